@@ -1,0 +1,69 @@
+"""What was measured, as plain data: the only input of the gates.
+
+A recorder derives these objects from raw bytes, and an audit derives them again. Absence is `None`, never zero. Times
+are nanoseconds of a monotonic clock, counts are tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Arm = Literal["baseline", "candidate"]
+Outcome = Literal["ok", "http_error", "stream_error", "truncated", "timeout", "refused", "cancelled"]
+LoadState = Literal["COMPLETE", "PARTIAL", "INVALID"]
+
+ARMS: tuple[Arm, Arm] = ("baseline", "candidate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestMeasurement:
+    """One request to one load.
+
+    `server_*` times are those that the engine reports; `client_*` times are ours: prefill from the request's last sent
+    byte to the first token event, generation from the first to the last token event. `work` holds the engine's exact
+    work counters, or None where the engine has none.
+    """
+
+    workload: str
+    repeat: int
+    is_warmup: bool
+    outcome: Outcome
+    token_ids: tuple[int, ...] | None = None
+    prompt_tokens: int | None = None
+    prompt_tokens_evaluated: int | None = None
+    cached_tokens: int | None = None
+    generated_tokens: int | None = None
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
+    stop_reason: str | None = None
+    server_prefill_ns: int | None = None
+    server_generation_ns: int | None = None
+    client_prefill_ns: int | None = None
+    client_generation_ns: int | None = None
+    ttft_ns: int | None = None
+    e2e_ns: int | None = None
+    work: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadMeasurement:
+    """One fresh engine process and its requests. `index` is its place in the schedule, from 0, burn-in included."""
+
+    index: int
+    label: str
+    arm: Arm
+    block: int | None
+    is_burn_in: bool
+    state: LoadState | None
+    """None where the load was never started."""
+    reason: str | None = None
+    requests: tuple[RequestMeasurement, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CampaignMeasurements:
+    """Every load of one campaign, in schedule order. A load that was started again may stand here twice."""
+
+    loads: tuple[LoadMeasurement, ...]

@@ -1,0 +1,103 @@
+"""Checks of request bodies against what the protocol states about them: lengths, streaming, token ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from protocols.findings import Finding
+from protocols.gate_schema import ColdCacheGate, ExactTokensGate
+from protocols.schema import Protocol, Workload
+from protocols.yaml_tree import PathPart
+
+MAX_BODY_BYTES = 32_000_000
+
+Path = tuple[PathPart, ...]
+
+
+def check_requests(protocol: Protocol, requests: Mapping[str, bytes]) -> Iterator[Finding]:
+    """Yield every finding about the bodies; `requests` maps the names that the protocol uses to the bytes."""
+    for index, workload in enumerate(protocol.workloads):
+        path: Path = ("workloads", index)
+        if workload.warmup is not None and workload.warmup.request in requests:
+            place = (*path, "warmup", "request")
+            yield from _check_body(requests[workload.warmup.request], workload.warmup.request, place, None, protocol)
+        if workload.request in requests:
+            place = (*path, "request")
+            yield from _check_body(requests[workload.request], workload.request, place, workload, protocol)
+
+
+def parse_body(body: bytes) -> dict[str, Any]:
+    """Read a request body. ValueError where it is no JSON object, repeats a key, or holds NaN or Infinity."""
+    try:
+        value = json.loads(body.decode("utf-8"), object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - the value is wrong, not the caller's type
+    return value
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError("a key stands twice")
+    return members
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check_body(
+    body: bytes, reference: str, path: Path, workload: Workload | None, protocol: Protocol
+) -> Iterator[Finding]:
+    if len(body) > MAX_BODY_BYTES:
+        yield Finding(path=path, message=f"{reference} has {len(body)} bytes, expected at most {MAX_BODY_BYTES}")
+        return
+    try:
+        members = parse_body(body)
+    except ValueError as error:
+        yield Finding(path=path, message=f"{reference} is not readable: {error}", hint="write one JSON object")
+        return
+    if members.get("stream") is not True:
+        message = f"{reference} does not ask for a stream, without which no time can be taken"
+        yield Finding(path=path, message=message, hint='write "stream": true in it')
+    if workload is not None:
+        yield from _check_lengths(members, reference, path, workload)
+        yield from _check_output(members, reference, path, workload, protocol)
+
+
+def _check_lengths(members: Mapping[str, Any], reference: str, path: Path, workload: Workload) -> Iterator[Finding]:
+    keys = ("n_predict",) if workload.route == "/completion" else ("max_tokens", "max_completion_tokens", "n_predict")
+    stated = [members[key] for key in keys if key in members]
+    if stated[:1] != [workload.generated_tokens]:
+        found = f"{stated[0]!r}" if stated else "nothing"
+        message = f"{reference} has {found} for {keys[0]}, and generated_tokens is {workload.generated_tokens}"
+        yield Finding(path=path, message=message, hint=f'write "{keys[0]}": {workload.generated_tokens} in it')
+    prompt = members.get("prompt")
+    are_ids = isinstance(prompt, list) and all(type(item) is int for item in prompt)
+    if isinstance(prompt, list) and are_ids and len(prompt) != workload.prompt_tokens:
+        message = f"{reference} has a prompt of {len(prompt)} ids, and prompt_tokens is {workload.prompt_tokens}"
+        yield Finding(path=path, message=message, hint=f"write prompt_tokens: {len(prompt)}")
+
+
+def _check_output(
+    members: Mapping[str, Any], reference: str, path: Path, workload: Workload, protocol: Protocol
+) -> Iterator[Finding]:
+    gates = [gate for gate in protocol.gates if getattr(gate, "workload", None) == workload.id]
+    if any(isinstance(gate, ExactTokensGate) for gate in gates):
+        if workload.route == "/completion" and members.get("return_tokens") is not True:
+            message = f"{reference} does not ask for token ids, which an exact_tokens gate compares"
+            yield Finding(path=path, message=message, hint='write "return_tokens": true in it')
+        if members.get("temperature") != 0:
+            message = f"{reference} does not set temperature to 0: equal token ids then depend on equal random numbers"
+            yield Finding(path=path, message=message, hint='write "temperature": 0 in it', is_warning=True)
+    if members.get("ignore_eos") is not True:
+        message = f"{reference} does not set ignore_eos: an early end fails the stated number of generated tokens"
+        yield Finding(path=path, message=message, hint='write "ignore_eos": true in it', is_warning=True)
+    is_cold = any(isinstance(gate, ColdCacheGate) and gate.cached_tokens == 0 for gate in gates)
+    if is_cold and members.get("cache_prompt") is not False:
+        message = f"{reference} allows cached prompts, and a cold_cache gate states none"
+        yield Finding(path=path, message=message, hint='write "cache_prompt": false in it', is_warning=True)

@@ -1,0 +1,48 @@
+"""What a gate says, as a record: status, reason, and everything that a reader needs to check it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from protocols.canonical import JsonValue
+
+GateStatus = Literal["PASS", "FAIL", "INCONCLUSIVE", "NOT_RUN", "NOT_COMPARABLE", "SCREEN_ONLY"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateResult:
+    """The outcome of one gate.
+
+    `reason` is a sentence for people. `inputs` is canonical JSON with every number that the reason rests on (reals as
+    text, see `canonical.real_text`). `threshold` is a limit as the protocol states it, `margin` the margin of a
+    loss gate.
+    """
+
+    id: str
+    kind: str
+    status: GateStatus
+    required: bool
+    reason: str
+    inputs: Mapping[str, JsonValue] = field(default_factory=dict)
+    threshold: str | None = None
+    margin: str | None = None
+
+    @property
+    def loss_detected(self) -> bool:
+        """Whether a loss gate PASSes although a loss above zero is shown: small, but real."""
+        return self.status == "PASS" and self.inputs.get("loss_detected") is True
+
+    def payload(self) -> dict[str, JsonValue]:
+        """Return the result as canonical JSON, ready to be hashed and recorded."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "status": self.status,
+            "required": self.required,
+            "reason": self.reason,
+            "inputs": dict(self.inputs),
+            "threshold": self.threshold,
+            "margin": self.margin,
+        }

@@ -1,0 +1,387 @@
+"""The protocol as a person writes it: frozen models, unknown keys refused, no coercion.
+
+`load.py` reads YAML into these models. Values that need more than one key to judge (schedules that cannot decide, gates
+that name unknown workloads) are judged in `semantics.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from protocols.canonical import canonical_bytes, sha256_hex
+from protocols.gate_schema import (
+    ColdCacheGate,
+    CompletenessGate,
+    EqualCountersGate,
+    EqualWorkGate,
+    ExactTokensGate,
+    Gate,
+    LossGate,
+    MirrorGapGate,
+    ScreenLossGate,
+)
+from protocols.measurements import Arm as ArmName
+from protocols.vocabulary import (
+    FileName,
+    Identifier,
+    KvMode,
+    KvType,
+    Metric,
+    Part,
+    PlainDecimal,
+    Route,
+    Sha256,
+    Text,
+    VerdictStatus,
+    WorkField,
+)
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Arm",
+    "Arms",
+    "BlocksSchedule",
+    "BundledEngine",
+    "ColdCacheGate",
+    "CompletenessGate",
+    "EngineReference",
+    "EqualCountersGate",
+    "EqualWorkGate",
+    "ExactTokensGate",
+    "ExplicitSchedule",
+    "FileName",
+    "FileReference",
+    "FolderEngine",
+    "Gate",
+    "Identifier",
+    "Limits",
+    "LlamaServerEngine",
+    "LossGate",
+    "Metric",
+    "MirrorGapGate",
+    "ModelReference",
+    "OpenAIEngine",
+    "Part",
+    "PlainDecimal",
+    "Protocol",
+    "Schedule",
+    "ScreenLossGate",
+    "Settings",
+    "SettingsOverride",
+    "Sha256",
+    "Telemetry",
+    "VerdictStatus",
+    "Warmup",
+    "WorkField",
+    "Workload",
+    "json_schema",
+]
+
+FORMAT_VERSION = 1
+"""The protocol format that this version of Assay reads (`assay: 1`)."""
+
+
+class FileReference(Part):
+    """A file of the user's own, relative to the protocol file."""
+
+    path: FileName
+    """Path of the file; a relative one starts at the protocol's folder."""
+
+
+class ModelReference(Part):
+    """The model under both arms: a name that `assay model fetch` knows, or a GGUF file."""
+
+    name: Identifier | None = None
+    """Name of a model that `assay model fetch` can get; exactly one of name and path is given."""
+    path: FileName | None = None
+    """GGUF file; a relative path starts at the protocol's folder."""
+    draft: FileReference | None = None
+    """Draft model for speculative decoding."""
+    ple_table: FileReference | None = None
+    """Per-layer embedding table that stands in a file of its own."""
+    tokenizer: FileReference | None = None
+    """Tokenizer file, where it is not the one inside the GGUF."""
+    chat_template: FileReference | None = None
+    """Chat template file, where it is not the one inside the GGUF."""
+
+
+class Settings(Part):
+    """What an engine is told at its start; the same for both arms unless an arm overrides it."""
+
+    context_tokens: int = Field(ge=1, le=16_777_216)
+    """Context of one slot, in tokens."""
+    slots: int = Field(default=1, ge=1, le=1024)
+    """Requests that are served at once."""
+    threads: int = Field(default=2, ge=1, le=4096)
+    """Threads for generation, and for prefill unless threads_batch says otherwise."""
+    threads_batch: int | None = Field(default=None, ge=1, le=4096)
+    """Threads for prefill; null means the same as threads."""
+    ubatch_tokens: int = Field(default=512, ge=1, le=8192)
+    """Most tokens of one prefill step."""
+    kv_type: KvType = "f16"
+    """Number format of the key and value cache."""
+    kv_mode: KvMode = "split"
+    """One cache a slot (split) or one for all slots (unified)."""
+    gpu_layers: int = Field(default=0, ge=0, le=100_000)
+    """Layers that are placed on a GPU."""
+    mmap: bool = True
+    """Whether the model file is mapped (true) or read (false)."""
+
+
+class SettingsOverride(Part):
+    """Settings of one arm that differ from the protocol's; the difference is shown in every report."""
+
+    context_tokens: int | None = Field(default=None, ge=1, le=16_777_216)
+    """See settings.context_tokens; null keeps the protocol's value."""
+    slots: int | None = Field(default=None, ge=1, le=1024)
+    """See settings.slots."""
+    threads: int | None = Field(default=None, ge=1, le=4096)
+    """See settings.threads."""
+    threads_batch: int | None = Field(default=None, ge=1, le=4096)
+    """See settings.threads_batch."""
+    ubatch_tokens: int | None = Field(default=None, ge=1, le=8192)
+    """See settings.ubatch_tokens."""
+    kv_type: KvType | None = None
+    """See settings.kv_type."""
+    kv_mode: KvMode | None = None
+    """See settings.kv_mode."""
+    gpu_layers: int | None = Field(default=None, ge=0, le=100_000)
+    """See settings.gpu_layers."""
+    mmap: bool | None = None
+    """See settings.mmap."""
+
+
+FaultName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+)*(=[0-9]{1,9})?$", max_length=64)]
+
+
+class BundledEngine(Part):
+    """A build of the engine that comes with Assay."""
+
+    kind: Literal["bundled"]
+    """Says that the engine is built from the bundled source."""
+    layout_salt: int = Field(default=0, ge=0, le=2**31 - 1)
+    """Order in which the same object files are linked; 0 is the stated order."""
+    faults: Annotated[tuple[FaultName, ...], Field(strict=False, max_length=16)] = ()
+    """Known defects compiled in, such as slow-decode=30; for controls only."""
+
+
+class FolderEngine(Part):
+    """A build that `assay engine build --out FOLDER` made."""
+
+    kind: Literal["folder"]
+    """Says that the engine is a folder with a build."""
+    path: FileName
+    """The build folder; a relative path starts at the protocol's folder."""
+
+
+class LlamaServerEngine(Part):
+    """A llama.cpp server binary, started with our settings in its own flags."""
+
+    kind: Literal["llama-server"]
+    """Says that the engine is a llama.cpp server."""
+    path: FileName
+    """The binary; a relative path starts at the protocol's folder."""
+    arguments: Annotated[tuple[FileName, ...], Field(strict=False, max_length=256)] = ()
+    """Further arguments, after those that the settings make."""
+
+
+class OpenAIEngine(Part):
+    """An endpoint that is not started by Assay: no fresh loads, so a loss gate is a screen at best."""
+
+    kind: Literal["openai"]
+    """Says that the engine is an endpoint that already answers."""
+    url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s@/]+(/[^\s]*)?$", max_length=1024)]
+    """Base address without user name or password, such as http://127.0.0.1:8000."""
+    model: Text
+    """Model name that is sent with each request."""
+
+
+EngineReference = Annotated[
+    BundledEngine | FolderEngine | LlamaServerEngine | OpenAIEngine, Field(discriminator="kind")
+]
+
+EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
+EnvironmentValue = Annotated[str, StringConstraints(max_length=4096)]
+
+
+class Arm(Part):
+    """One fixed engine with its settings."""
+
+    engine: EngineReference
+    """Which engine."""
+    settings: SettingsOverride | None = None
+    """Settings that differ from the protocol's."""
+    environment: dict[EnvironmentName, EnvironmentValue] = Field(default_factory=dict)
+    """Environment of the engine, besides the fixed allowlist; never secrets."""
+
+
+class Arms(Part):
+    """The two engines that are compared."""
+
+    baseline: Arm
+    """The engine in use today."""
+    candidate: Arm
+    """The engine that may replace it."""
+
+
+class BlocksSchedule(Part):
+    """Blocks of four fresh loads, each baseline, candidate, candidate, baseline or its mirror."""
+
+    kind: Literal["blocks"]
+    """Says that the order is made of mirrored blocks."""
+    blocks: int = Field(ge=1, le=64)
+    """Number of blocks of four loads."""
+    order: Literal["coin", "abba", "baab"] = "coin"
+    """Which mirror each block takes: by committed coin, or always the stated one."""
+    seed: int = Field(default=0, ge=0, le=2**53 - 1)
+    """Seed of the coins; the lock commits to it before the first load."""
+    burn_in: bool = True
+    """Whether one discarded baseline load comes first, because a host's first load is often slow."""
+
+
+LoadLabel = Annotated[str, StringConstraints(pattern=r"^[AC][1-9][0-9]{0,2}$")]
+
+
+class ExplicitSchedule(Part):
+    """Loads in exactly the stated order."""
+
+    kind: Literal["explicit"]
+    """Says that the order is written out."""
+    order: Annotated[tuple[LoadLabel, ...], Field(strict=False, max_length=256)]
+    """Labels such as A1, C1, C2, A2: A is the baseline, C the candidate, numbered from 1 in each arm."""
+    burn_in: bool = False
+    """Whether one discarded baseline load comes first."""
+
+
+Schedule = Annotated[BlocksSchedule | ExplicitSchedule, Field(discriminator="kind")]
+
+
+class Warmup(Part):
+    """Requests that are sent and recorded before the measured ones, and excluded from measurement by rule."""
+
+    request: FileName
+    """Body, as in workloads.request."""
+    repeats: int = Field(default=1, ge=1, le=100)
+    """How often it is sent."""
+
+
+class Workload(Part):
+    """One frozen request, sent to every load."""
+
+    id: Identifier
+    """Name that gates use."""
+    route: Route
+    """Where the body is posted."""
+    warmup: Warmup | None = None
+    """What is sent first and not measured."""
+    request: FileName
+    """Body, byte for byte: a file beside the protocol, else among the bundled requests."""
+    prompt_tokens: int = Field(ge=1, le=16_777_216)
+    """Exact length of the prompt, checked in every load."""
+    generated_tokens: int = Field(ge=1, le=16_777_216)
+    """Exact number of tokens that are generated, checked in every load."""
+    repeats: int = Field(default=1, ge=1, le=10_000)
+    """Measured requests of one load; they are pooled to one number a load."""
+
+
+class Limits(Part):
+    """Time limits: what passes them ends as a recorded failure."""
+
+    load_s: int = Field(default=120, ge=1, le=86_400)
+    """Seconds until a fresh engine must be ready."""
+    request_s: int = Field(default=300, ge=1, le=86_400)
+    """Seconds for one request."""
+    idle_s: int = Field(default=60, ge=1, le=86_400)
+    """Seconds without a byte inside a request."""
+    campaign_min: int = Field(default=60, ge=1, le=10_080)
+    """Minutes for the whole campaign."""
+
+
+class Telemetry(Part):
+    """How often the host is sampled."""
+
+    period_ms: int = Field(default=250, ge=50, le=60_000)
+    """Milliseconds between samples."""
+
+
+class Protocol(Part):
+    """The prespecified plan of one campaign."""
+
+    assay: Literal[1]
+    """Version of the protocol format."""
+    id: Identifier
+    """Name of the protocol."""
+    title: Text
+    """One line for people."""
+    claim: Literal["non_inferiority", "screen"]
+    """What may be said at best: that the candidate is not slower by the margin, or only a screen."""
+    purpose: Text
+    """Why the campaign is done."""
+    model: ModelReference
+    """The model that both arms serve."""
+    settings: Settings
+    """Settings of both arms."""
+    arms: Arms
+    """The two engines."""
+    schedule: Schedule
+    """Order of the fresh loads."""
+    sigma: Literal["loads", "calibrated"] = "loads"
+    """Where the noise of a load comes from: this campaign's loads, or calibrated A/A loads of this host."""
+    workloads: Annotated[tuple[Workload, ...], Field(strict=False, min_length=1, max_length=64)]
+    """Requests that every load serves."""
+    limits: Limits = Limits()
+    """Time limits."""
+    telemetry: Telemetry = Telemetry()
+    """Sampling of the host."""
+    gates: Annotated[tuple[Gate, ...], Field(strict=False, min_length=1, max_length=256)]
+    """Rules that make the verdict."""
+    margin_reason: Text | None = None
+    """How the margins were chosen; needed where a loss gate stands."""
+    expect: VerdictStatus | None = None
+    """For controls: the verdict that this protocol must get."""
+
+    def arm(self, name: ArmName) -> Arm:
+        """Return the arm of that name."""
+        return self.arms.baseline if name == "baseline" else self.arms.candidate
+
+    def settings_of(self, name: ArmName) -> Settings:
+        """Return the settings in effect for one arm: the protocol's, with the arm's own on top."""
+        override = self.arm(name).settings
+        if override is None:
+            return self.settings
+        changes = {key: value for key, value in override.model_dump().items() if value is not None}
+        return self.settings.model_copy(update=changes)
+
+    def workload(self, workload_id: str) -> Workload:
+        """Return the workload of that id; KeyError where there is none."""
+        for workload in self.workloads:
+            if workload.id == workload_id:
+                return workload
+        raise KeyError(workload_id)
+
+    def request_references(self) -> tuple[str, ...]:
+        """Return every request file that the workloads name, without repeats, in order."""
+        references: list[str] = []
+        for workload in self.workloads:
+            if workload.warmup is not None:
+                references.append(workload.warmup.request)
+            references.append(workload.request)
+        return tuple(dict.fromkeys(references))
+
+    def canonical(self) -> bytes:
+        """Return the RFC 8785 bytes of the whole protocol with every default filled in."""
+        return canonical_bytes(self.model_dump(mode="json"))
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of `canonical()`."""
+        return sha256_hex(self.canonical())
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a protocol file, for editors and other tools."""
+    schema = Protocol.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "Assay protocol"
+    return schema

@@ -1,0 +1,59 @@
+"""Words of the protocol format: scalar types, enumerations and the base of every model."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, StringConstraints, WithJsonSchema
+
+from protocols.canonical import decimal_text
+
+_DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?")
+
+
+def _read_decimal(value: object) -> object:
+    """Turn an integer or a quoted plain decimal into an exact Decimal; leave everything else for pydantic to refuse."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return Decimal(value)
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        return Decimal(value)
+    return value
+
+
+PlainDecimal = Annotated[
+    Decimal,
+    BeforeValidator(_read_decimal),
+    PlainSerializer(decimal_text, return_type=str),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": f"^{_DECIMAL.pattern}$"}, {"type": "number"}]}),
+]
+"""An exact decimal: written as 10, 2.5 or "2.5"; hashed as text without needless zeros."""
+
+IDENTIFIER_PATTERN = r"^[a-z][a-z0-9]*([-_.][a-z0-9]+)*$"
+Identifier = Annotated[str, StringConstraints(pattern=IDENTIFIER_PATTERN, max_length=64)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
+FileName = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+KvType = Literal["f32", "f16", "q8_0"]
+KvMode = Literal["split", "unified"]
+Route = Literal["/completion", "/v1/completions", "/v1/chat/completions"]
+Metric = Literal["prefill_rate", "generation_rate"]
+WorkField = Literal[
+    "prompt_tokens",
+    "prompt_tokens_evaluated",
+    "cached_tokens",
+    "generated_tokens",
+    "drafted_tokens",
+    "accepted_tokens",
+]
+VerdictStatus = Literal["PASS", "FAIL", "INVALID", "NOT_COMPARABLE", "NOT_RUN", "INCONCLUSIVE", "SCREEN_ONLY"]
+
+
+class Part(BaseModel):
+    """Base of every model: frozen, strict, and closed to unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
