@@ -1,0 +1,1 @@
+"""What happened: append-only evidence, and the audit that checks it. See README.md."""

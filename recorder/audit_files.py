@@ -1,0 +1,285 @@
+"""Checks of files: ledger lines, what lies in the store, the order of a campaign, blobs, and copies for people."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from protocols.canonical import sha256_hex
+from protocols.errors import EvidenceError
+from protocols.lock import parse_lock
+from recorder.audit_context import Audit, place_of
+from recorder.blobs import TEMPORARY_PREFIX
+from recorder.campaign_state import CampaignState
+from recorder.journal import copies_of
+from recorder.ledger import Entry, is_torn_append, parse_entry
+from recorder.merkle import leaf_hash
+from recorder.recovery import TORN_PREFIX, recorded_torn_files, referenced_blobs
+
+_TOP_FILES: Final = frozenset({"ledger.jsonl", "assay.sqlite", "store.lock"})
+_COPIES: Final = ("campaigns/", "checkpoints/", "keys/")
+_BLOBS: Final = "blobs/sha256/"
+_SIDE_FILES: Final = re.compile(r"assay\.sqlite-(wal|shm|journal)")
+
+_BLOB: Final = {"bytes": int, "is_partial": bool, "name": str, "role": str, "sha256": str}
+_MEMBERS: Final[dict[str, dict[str, type]]] = {
+    "store.created": {"store": str, "format": int, "origin": str},
+    "store.recovered": {"torn_count": int, "torn": list, "temporary_count": int},
+    "key.added": {"name": str, "file": str, "key_hash": str, "verifier_key": str, "sha256": str},
+    "campaign.locked": {"campaign": str, "lock_sha256": str, "protocol_file_sha256": str, "blobs": list},
+    "preflight.recorded": {"campaign": str, "count": int, "blobs": list},
+    "receipt.recorded": {"campaign": str, "receipt": str, "blobs": list},
+    "load.opened": {"campaign": str, "load": str, "position": dict, "attempt": int},
+    "load.sealed": {"campaign": str, "load": str, "state": str, "is_abandoned": bool},
+    "campaign.interrupted": {"campaign": str},
+    "campaign.resumed": {"campaign": str},
+    "verdict.recorded": {"campaign": str, "status": str, "exit_code": int, "gates": list, "blobs": list},
+    "report.recorded": {"campaign": str, "files": list, "blobs": list},
+    "checkpoint.signed": {"size": int, "root": str, "key_hash": str, "note": str},
+}
+
+
+def check_entries(audit: Audit) -> None:
+    """(1) Read the ledger. What cannot be read ends the audit: nothing after it could be told apart from forgery."""
+    lines, torn = audit.read_ledger()
+    entries: list[Entry] = []
+    for seq, line in enumerate(lines):
+        audit.items += 1
+        try:
+            entry = parse_entry(line, seq=seq)
+            _check_members(entry)
+        except EvidenceError as error:
+            audit.find(error.where or f"ledger entry {seq}", message=str(error))
+            audit.is_unreadable = True
+            break
+        entries.append(entry)
+        audit.tree.append(leaf_hash(line))
+    audit.entries = tuple(entries)
+    audit.counts["entries"] = len(entries)
+    if torn and not audit.is_unreadable:
+        if is_torn_append(torn):
+            audit.notes.append(f"ledger.jsonl: the last line is torn ({len(torn)} bytes of entry {len(lines)})")
+        else:
+            audit.find(f"ledger entry {len(lines)}", message="the last line is damaged: an append cannot leave it so")
+            audit.is_unreadable = True
+    if not entries and not audit.is_unreadable:
+        audit.is_unreadable = True
+        if any((audit.root / name).exists() for name in ("blobs", "campaigns", "checkpoints", "keys")):
+            audit.find("ledger.jsonl", message="the ledger holds no entry")
+        else:
+            audit.notes.append("nothing was recorded yet")
+    elif entries and entries[0].kind != "store.created":
+        found = entries[0].kind
+        audit.find("ledger entry 0: kind", message="another entry comes first", expected="store.created", found=found)
+
+
+def _check_members(entry: Entry) -> None:
+    for name, kind in _MEMBERS[entry.kind].items():
+        value = entry.payload.get(name)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise EvidenceError(f"payload.{name} is no {kind.__name__}", where=place_of(entry, f"payload.{name}"))
+    for number, item in enumerate(entry.blobs()):
+        for name, kind in _BLOB.items():
+            if not isinstance(item.get(name), kind) or (name == "sha256" and len(str(item[name])) != 64):
+                where = place_of(entry, f"payload.blobs[{number}].{name}")
+                raise EvidenceError(f"this is no {name} of a blob", where=where)
+
+
+def check_files(audit: Audit) -> None:
+    """(6) Compare what lies in the store with what the ledger names."""
+    copies = {name for entry in audit.entries for name in _copy_names(entry)}
+    torn, named = recorded_torn_files(audit.entries), referenced_blobs(audit.entries)
+    blobs = {f"{_BLOBS}{sha256[:2]}/{sha256[2:]}": sha256 for sha256 in named}
+    expected, spools = copies | torn.keys() | blobs.keys() | _TOP_FILES, _spools(audit)
+    present: set[str] = set()
+    for path in _files_of(audit.root):
+        name = path.relative_to(audit.root).as_posix()
+        present.add(name)
+        audit.items += 1
+        if path.is_symlink():
+            audit.find(name, message="a link stands where a file is expected")
+        elif name not in expected and not _SIDE_FILES.fullmatch(name):
+            _check_stray(audit, name, spools)
+    for name in sorted(copies - present):
+        audit.tolerate(name, message="the file is missing")
+    for name in sorted(torn.keys() - present):
+        audit.find(name, message="the file is missing")
+    for name in sorted(blobs.keys() - present):
+        audit.broken_blobs.add(blobs[name])
+        audit.find(name, message=f"the blob is missing; {place_of(_naming(audit, blobs[name]))} names it")
+
+
+def _naming(audit: Audit, sha256: str) -> Entry:
+    return next(entry for entry in audit.entries if any(item["sha256"] == sha256 for item in entry.blobs()))
+
+
+def _check_stray(audit: Audit, name: str, spools: dict[str, bool]) -> None:
+    """Say what a file is that the ledger does not name: the rest of a killed recorder's work, or something foreign."""
+    if name.startswith("spool/"):
+        _check_spool_file(audit, name, spools)
+    elif name.rpartition("/")[2].startswith(TEMPORARY_PREFIX):
+        audit.tolerate(name, message="a temporary file was not finished")
+    elif name.startswith(_BLOBS):
+        audit.tolerate(name, message="no ledger entry names this blob")
+    elif name.startswith(TORN_PREFIX):
+        audit.tolerate(name, message="no ledger entry names this torn line")
+    elif not (audit.is_live and name.startswith(_COPIES)):
+        audit.find(name, message="the ledger does not name this file")
+
+
+def _files_of(root: Path) -> list[Path]:
+    """Return every file and link of the store, sorted; folders that a running recorder removes are passed over."""
+    found: list[Path] = []
+    for folder, folders, files in os.walk(root):
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        found += [Path(folder) / name for name in (*files, *links)]
+    return sorted(found)
+
+
+def _copy_names(entry: Entry) -> list[str]:
+    if entry.kind == "checkpoint.signed":
+        return [f"checkpoints/{entry.number('size')}.note"]
+    if entry.kind == "key.added":
+        return [f"keys/{entry.text('file')}"]
+    if entry.kind not in {"campaign.locked", "report.recorded"}:
+        return []
+    folder, roles = f"campaigns/{entry.text('campaign')}", {"lock", "protocol", "report"}
+    return [f"{folder}/{item['name']}" for item in entry.blobs() if item.get("role") in roles]
+
+
+def _spools(audit: Audit) -> dict[str, bool]:
+    """Return the spool folder of each load, and whether the load is still open."""
+    return {
+        f"spool/{load.load_id}/": load.sealed is None
+        for state in audit.campaigns().values()
+        for load in state.loads.values()
+    }
+
+
+def _check_spool_file(audit: Audit, name: str, spools: dict[str, bool]) -> None:
+    for folder, is_open in spools.items():
+        if name.startswith(folder):
+            if not is_open:
+                audit.tolerate(name, message="the spool of a sealed load was not removed")
+            return
+    if not audit.is_live:
+        audit.find(name, message="no load was opened for this spool file")
+
+
+def check_order(audit: Audit) -> None:
+    """(7) Follow each campaign through its entries."""
+    campaigns = audit.campaigns()
+    audit.counts["campaigns"] = len(campaigns)
+    audit.counts["loads"] = sum(len(state.loads) for state in campaigns.values())
+    for state in campaigns.values():
+        audit.items += 1
+        _check_loads(audit, state)
+        for load in state.open_loads():
+            audit.notes.append(f"{load.load_id} was opened and not sealed")
+        if not state.verdicts:
+            audit.notes.append(f"{state.campaign_id} has no verdict yet")
+
+
+def _check_loads(audit: Audit, state: CampaignState) -> None:
+    schedule = _schedule_of(audit, state)
+    complete: set[int] = set()
+    attempts: dict[int, int] = {}
+    free_from = -1
+    for load in state.loads.values():
+        audit.items += 1
+        where, index = place_of(load.opened), load.index
+        if schedule is not None and dict(load.position) not in schedule:
+            message = "the locked schedule has no such place"
+            audit.find(f"{where}: payload.position", message=message, found=load.position)
+        if load.opened.seq < free_from:
+            audit.find(where, message="the load was opened while another one was open")
+        if index in complete:
+            audit.find(where, message=f"place {index} had its COMPLETE load already", found=load.load_id)
+        attempts[index] = attempts.get(index, 0) + 1
+        if load.attempt != attempts[index]:
+            expected = attempts[index]
+            audit.find(f"{where}: payload.attempt", message="wrong number", expected=expected, found=load.attempt)
+        if load.state == "COMPLETE":
+            complete.add(index)
+        free_from = load.sealed.seq if load.sealed is not None else 2**53
+    if schedule is not None and state.verdicts and state.open_loads():
+        audit.find(place_of(state.verdicts[-1]), message="the verdict was recorded while a load was open")
+
+
+def _schedule_of(audit: Audit, state: CampaignState) -> list[dict[str, Any]] | None:
+    try:
+        lock = parse_lock(audit.read_blob(state.locked.blob("lock")))
+    except EvidenceError as error:
+        audit.find(error.where or place_of(state.locked), message=str(error))
+        return None
+    return [place.model_dump(mode="json") for place in lock.schedule]
+
+
+def check_blobs(audit: Audit) -> None:
+    """(8) Hash every blob."""
+    total = 0
+    for entry in audit.entries:
+        for item in entry.blobs():
+            sha256 = str(item["sha256"])
+            found = audit.blobs.digest(sha256)
+            audit.items += 1
+            if found is None:
+                continue  # named by check 6
+            path = audit.blobs.path_of(sha256)
+            total += found.content_bytes
+            if found.sha256 != sha256:
+                audit.broken_blobs.add(sha256)
+                message = f"the bytes of the blob changed; {place_of(entry)} names it as {item['name']}"
+                audit.find(path, message=message, expected=sha256, found=found.sha256)
+            elif found.content_bytes != item["bytes"]:
+                where = place_of(entry, f"payload.blobs {item['name']}: bytes")
+                audit.find(where, message="wrong size", expected=item["bytes"], found=found.content_bytes)
+    audit.counts["blobs"], audit.counts["blob_bytes"] = audit.items, total
+
+
+def check_copies(audit: Audit) -> None:
+    """(9) Compare the copies for people, and the hashes in payloads, with what was recorded."""
+    newest: dict[str, str] = {}
+    older: dict[str, set[str]] = {}
+    for entry in audit.entries:
+        if any(str(item["sha256"]) in audit.broken_blobs for item in entry.blobs()):
+            continue
+        _check_payload_hashes(audit, entry)
+        for name, content in copies_of(entry, audit.blobs).items():
+            if name in newest:
+                older.setdefault(name, set()).add(newest[name])
+            newest[name] = sha256_hex(content)
+    newest |= recorded_torn_files(audit.entries)
+    for name, expected in sorted(newest.items()):
+        path = audit.root / name
+        audit.items += 1
+        if not path.is_file():
+            continue  # named by check 6
+        found = sha256_hex(path.read_bytes())
+        if found in older.get(name, set()) and found != expected:
+            audit.tolerate(name, message="the copy is an older version", expected=expected, found=found)
+        elif found != expected and not (audit.is_live and path.name.startswith("report")):
+            audit.find(name, message="the copy is not what was recorded", expected=expected, found=found)
+
+
+def _check_payload_hashes(audit: Audit, entry: Entry) -> None:
+    if entry.kind == "campaign.locked":
+        for member, role in (("lock_sha256", "lock"), ("protocol_file_sha256", "protocol")):
+            found = sha256_hex(audit.read_blob(entry.blob(role)))
+            if found != entry.text(member):
+                where = place_of(entry, f"payload.{member}")
+                audit.find(where, message=f"not the hash of the {role}", expected=found, found=entry.text(member))
+    elif entry.kind == "report.recorded":
+        files = entry.payload["files"]
+        recorded = [[one["name"], one["sha256"]] for one in files] if isinstance(files, list) else []  # type: ignore[index,call-overload]
+        found_files = [[item["name"], sha256_hex(audit.read_blob(str(item["sha256"])))] for item in entry.blobs()]
+        if recorded != found_files:
+            where = place_of(entry, "payload.files")
+            audit.find(where, message="not the hashes of the report's files", expected=found_files, found=recorded)
+    elif entry.kind == "key.added":
+        found = sha256_hex(f"{entry.text('verifier_key')}\n".encode())
+        if found != entry.text("sha256"):
+            where = place_of(entry, "payload.sha256")
+            audit.find(where, message="not the hash of the key", expected=found, found=entry.text("sha256"))

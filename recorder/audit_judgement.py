@@ -1,0 +1,193 @@
+"""Checks of the judgement: what was locked, what was sent, and gates and verdict evaluated again from raw bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from protocols.canonical import canonical_bytes, parse_real, sha256_hex
+from protocols.errors import EvidenceError
+from protocols.gates import evaluate_gates
+from protocols.lock import Lock, locked_positions, parse_lock
+from protocols.results import GateResult
+from protocols.schedule import expand_schedule, seed_commitment
+from protocols.schema import Protocol
+from protocols.verdicts import combine
+from recorder.audit_context import Audit, place_of
+from recorder.campaign_state import CampaignState, LoadEntries, read_campaigns
+from recorder.ledger import Entry
+from recorder.measure import locked_calibrations, measure_campaign, protocol_of_source
+from recorder.row_values import read_object
+from recorder.rows import REQUEST_INDEX, read_exchanges, read_verdict
+
+TOLERANCE: Final = 1e-12
+"""Largest relative difference of a real number that is computed again."""
+
+
+class Locked(NamedTuple):
+    """What one campaign locked."""
+
+    lock: Lock
+    protocol: Protocol
+
+
+class Judged(NamedTuple):
+    """One recorded verdict: the gate results computed again, and what was recorded."""
+
+    entry: Entry
+    results: tuple[GateResult, ...]
+    recorded: list[dict[str, Any]]
+    verdict: dict[str, Any]
+
+
+def _locked(audit: Audit, state: CampaignState) -> Locked:
+    return audit.once(("locked", state.campaign_id), lambda: _read_locked(audit, state))
+
+
+def _read_locked(audit: Audit, state: CampaignState) -> Locked:
+    lock = parse_lock(audit.read_blob(state.locked.blob("lock")))
+    return Locked(lock, protocol_of_source(audit.read_blob(state.locked.blob("protocol"))))
+
+
+def check_promises(audit: Audit) -> None:
+    """(12) What the lock names by hash is what was recorded beside it."""
+    for state in audit.chosen():
+        lock, protocol = _locked(audit, state)
+        where = place_of(state.locked)
+        index = read_object(audit.read_blob(state.locked.blob(REQUEST_INDEX)), where)
+        requests = {reference: sha256_hex(audit.read_blob(str(name))) for reference, name in index.items()}
+        texts = {str(item["name"]): str(item["sha256"]) for item in state.locked.blobs() if item["role"] == "text"}
+        margins = {(gate.id, gate.margin_pct, gate.alpha) for gate in protocol.gates if gate.kind == "loss"}
+        locked_margins = {(one.gate, one.margin_pct, one.alpha) for one in lock.margins}
+        pairs: tuple[tuple[str, object, object], ...] = (
+            ("lock_sha256", state.locked.lock, lock.sha256()),
+            ("protocol_id", protocol.id, lock.protocol_id),
+            ("protocol_sha256", protocol.sha256(), lock.protocol_sha256),
+            ("requests", requests, lock.requests),
+            ("text_blobs", texts, lock.text_blobs),
+            ("schedule", locked_positions(expand_schedule(protocol.schedule)), lock.schedule),
+            ("seed_commitment", seed_commitment(protocol.schedule), lock.seed_commitment),
+            ("margins", sorted(margins) if lock.margins else [], sorted(locked_margins)),
+            ("request files", set(protocol.request_references()), set(lock.requests)),
+        )
+        for member, expected, found in pairs:
+            audit.items += 1
+            if expected != found:
+                place = f"{where}: lock of {state.campaign_id}, {member}"
+                audit.find(place, message="the lock and what it froze differ", expected=expected, found=found)
+
+
+def check_requests(audit: Audit) -> None:
+    """(13) Each measured request is the locked one, on its route; its record obeys the framing."""
+    for state in audit.chosen():
+        lock, protocol = _locked(audit, state)
+        for load in state.loads.values():
+            if load.sealed is not None:
+                _check_exchanges(audit, load, load.sealed, lock, protocol)
+    audit.counts["requests"] = audit.items
+
+
+def _check_exchanges(audit: Audit, load: LoadEntries, sealed: Entry, lock: Lock, protocol: Protocol) -> None:
+    for read in read_exchanges(sealed, audit.read_blob):
+        place = f"{place_of(sealed)}: {load.load_id}, {read.exchange.file}"
+        audit.items += 1
+        for problem in read.wire.problems:
+            audit.find(place, message=f"the record breaks its framing: {problem}")
+        if not read.is_measured or (read.wire.is_cut and read.wire.sent_ns is None):
+            continue
+        workload = protocol.workload(str(read.exchange.workload))
+        warmup = workload.warmup.request if workload.warmup is not None else None
+        reference = warmup if read.exchange.is_warmup else workload.request
+        expected = None if reference is None else lock.requests.get(reference)
+        found = sha256_hex(read.body())
+        if found != expected:
+            audit.find(f"{place}: body", message=f"not the locked request {reference}", expected=expected, found=found)
+        target = b"".join(read.wire.request.split(b" ", 2)[1:2]).partition(b"?")[0].decode("latin-1")
+        for found in (target, read.exchange.route):
+            if found != workload.route:
+                audit.find(f"{place}: route", message="not the locked route", expected=workload.route, found=found)
+
+
+def _judged(audit: Audit) -> list[Judged]:
+    """Judge every recorded verdict again, over what was sealed when it was given; later loads do not change it."""
+    found: list[Judged] = []
+    for state in audit.chosen():
+        lock, protocol = _locked(audit, state)
+        for entry in state.verdicts:
+            then = read_campaigns(audit.entries[: entry.seq])[state.campaign_id]
+            measured = measure_campaign(then, lock, audit.read_blob)
+            results = evaluate_gates(protocol, measured, calibrations=locked_calibrations(lock))
+            found.append(Judged(entry, results, *read_verdict(entry, audit.read_blob)))
+    return found
+
+
+def _as_recorded(payload: Mapping[str, object]) -> dict[str, Any]:
+    """Return a payload as it reads back from canonical JSON: tuples are lists there."""
+    value: dict[str, Any] = json.loads(canonical_bytes(payload))
+    return value
+
+
+def check_gates(audit: Audit) -> None:
+    """(14) The gates, evaluated again from raw bytes, give what is recorded."""
+    for entry, results, recorded, _ in audit.once(("judged",), lambda: _judged(audit)):
+        where = place_of(entry)
+        found_ids, expected_ids = [one.get("id") for one in recorded], [result.id for result in results]
+        if found_ids != expected_ids:
+            audit.find(f"{where}: gates", message="not the locked gates", expected=expected_ids, found=found_ids)
+            continue
+        for result, one in zip(results, recorded, strict=True):
+            audit.items += 1
+            for path, expected, found in differences(_as_recorded(result.payload()), one):
+                place = f"{where}: gate {result.id}{path}"
+                audit.find(place, message="not what the raw bytes give", expected=expected, found=found)
+        short = [{name: one.get(name) for name in ("id", "kind", "status", "required")} for one in recorded]
+        if short != entry.payload["gates"]:
+            audit.find(f"{where}: payload.gates", message="not the recorded results", expected=short)
+    audit.counts["gates"] = audit.items
+
+
+def check_verdict(audit: Audit) -> None:
+    """(15) The verdict is the combination of the gates."""
+    for entry, results, _, recorded in audit.once(("judged",), lambda: _judged(audit)):
+        audit.items += 1
+        where, verdict = place_of(entry), combine(results)
+        for path, expected, found in differences(_as_recorded(verdict.payload()), recorded):
+            audit.find(f"{where}: verdict{path}", message="not what the gates give", expected=expected, found=found)
+        for member, expected in (("status", verdict.status), ("exit_code", verdict.exit_code)):
+            if entry.payload[member] != expected:
+                place = f"{where}: payload.{member}"
+                audit.find(place, message="not what the gates give", expected=expected, found=entry.payload[member])
+    audit.counts["verdicts"] = audit.items
+
+
+def differences(expected: object, found: object, path: str = "") -> Iterator[tuple[str, object, object]]:
+    """Yield path, expected and found of each member that differs. Texts of real numbers may differ by 1e-12.
+
+    Where a number differs within that, the sentences beside it may differ in their last digit: they are let pass.
+    """
+    if isinstance(expected, Mapping) and isinstance(found, Mapping):
+        for name in sorted(expected.keys() | found.keys()):
+            if name == "reason" and not _same_text(expected, found):
+                continue
+            yield from differences(expected.get(name), found.get(name), f"{path}.{name}")
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for place, (one, other) in enumerate(zip(expected, found, strict=True)):
+            yield from differences(one, other, f"{path}[{place}]")
+    elif type(expected) is not type(found) or (expected != found and not _is_close(expected, found)):
+        yield path, expected, found
+
+
+def _same_text(expected: Mapping[str, object], found: Mapping[str, object]) -> bool:
+    """Whether all members but the reason agree to the last digit."""
+    return all(expected.get(name) == found.get(name) for name in expected.keys() | found.keys() if name != "reason")
+
+
+def _is_close(expected: object, found: object) -> bool:
+    if not isinstance(expected, str) or not isinstance(found, str):
+        return False
+    try:
+        return math.isclose(parse_real(expected), parse_real(found), rel_tol=TOLERANCE, abs_tol=0.0)
+    except EvidenceError:
+        return False

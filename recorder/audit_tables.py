@@ -1,0 +1,153 @@
+"""Checks of the database: whole, of this schema, and row by row what ledger and blobs say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Column, Connection, Table, create_engine, func, select, text
+
+from protocols.errors import AssayError
+from recorder.audit_context import Audit, place_of
+from recorder.ledger import Entry
+from recorder.rows import derive_rows
+from recorder.tables import APPLICATION_ID, DERIVED, SCHEMA_VERSION, metadata
+
+
+def check_database(audit: Audit) -> None:
+    """(10) The database file is whole and has exactly this schema."""
+    with audit.open_database().reading() as connection:
+        pragmas = (("application_id", APPLICATION_ID), ("user_version", SCHEMA_VERSION), ("integrity_check", "ok"))
+        for pragma, expected in pragmas:
+            audit.items += 1
+            found = [row[0] for row in connection.execute(text(f"PRAGMA {pragma}"))]
+            if found != [expected]:
+                audit.find(f"assay.sqlite: {pragma}", message="wrong value", expected=expected, found=found[:3])
+        for row in connection.execute(text("PRAGMA foreign_key_check")):
+            audit.find(f"assay.sqlite: {row[0]}", message="a row refers to a ledger entry that is not there")
+        expected_schema, found_schema = _expected_schema(), _schema(connection)
+    audit.has_schema = expected_schema == found_schema
+    for name in sorted(expected_schema.keys() | found_schema.keys()):
+        audit.items += 1
+        if expected_schema.get(name) != found_schema.get(name):
+            audit.find(
+                f"assay.sqlite: {name}",
+                message="the schema differs",
+                expected=expected_schema.get(name),
+                found=found_schema.get(name),
+            )
+
+
+def _schema(connection: Connection) -> dict[str, str]:
+    rows = connection.execute(text("SELECT type, name, sql FROM sqlite_master"))
+    return {f"{kind} {name}": str(sql) for kind, name, sql in rows}
+
+
+@cache
+def _expected_schema() -> dict[str, str]:
+    engine = create_engine("sqlite://")
+    with engine.begin() as connection:
+        metadata.create_all(connection)
+        schema = _schema(connection)
+    engine.dispose()
+    return schema
+
+
+def check_rows(audit: Audit) -> None:
+    """(11) Each row equals the one derived again; there are no others; at most one entry is still to come."""
+    if not audit.has_schema:
+        return  # rows of another schema cannot be compared; check 10 says what differs
+    with audit.open_database().reading() as connection:
+        newest = connection.scalar(select(func.max(metadata.tables["ledger_entry"].c.seq)))
+        newest = -1 if newest is None else int(newest)
+        covered = _covered(audit, newest)
+        counts = {table.name: _counts(connection, table) for table in DERIVED}
+        for table, by_seq in counts.items():
+            last = max(covered, newest + 1) if audit.is_live else covered
+            for seq in sorted(seq for seq in by_seq if not 0 <= seq < last):
+                place = f"assay.sqlite: {table}, entry_seq {seq}"
+                audit.find(place, message="rows of an entry that is not there", expected=0, found=by_seq[seq])
+        for entry in audit.entries[:covered]:
+            _check_entry(audit, connection, entry, counts)
+    audit.counts["rows"] = sum(sum(by_seq.values()) for by_seq in counts.values())
+
+
+def _covered(audit: Audit, newest: int) -> int:
+    """Return how many entries can be compared, and say so if the database does not end where the ledger does."""
+    covered = newest + 1
+    total = len(audit.entries)
+    missing = total - covered
+    if missing < 0:
+        if not audit.is_live:
+            message = "the database has entries that the ledger has not"
+            audit.find("ledger.jsonl", message=message, expected=f"{covered} entries", found=f"{total} entries")
+        return total
+    if missing and (missing == 1 or audit.is_live):
+        audit.notes.append(f"assay.sqlite: {missing} entries of the ledger are still to come")
+    elif missing:
+        message = "the database lacks entries of the ledger"
+        audit.find("assay.sqlite", message=message, expected=f"{total} entries", found=f"{covered} entries")
+    return covered
+
+
+def _seq_column(table: Table) -> Column[Any]:
+    return table.c.seq if table.name == "ledger_entry" else table.c.entry_seq
+
+
+def _counts(connection: Connection, table: Table) -> dict[int, int]:
+    column = _seq_column(table)
+    return {int(seq): int(count) for seq, count in connection.execute(select(column, func.count()).group_by(column))}
+
+
+def _check_entry(audit: Audit, connection: Connection, entry: Entry, counts: Mapping[str, Mapping[int, int]]) -> None:
+    try:
+        expected = derive_rows(entry, audit.read_blob)
+    except (AssayError, KeyError, TypeError, ValueError) as error:
+        audit.find(place_of(entry), message=f"its rows cannot be derived: {error}")
+        return
+    for table in DERIVED:
+        rows = expected.get(table.name, [])
+        if rows or counts[table.name].get(entry.seq):
+            _compare(audit, table, entry, rows, _stored(connection, table, entry.seq))
+            audit.items += len(rows)
+
+
+def _stored(connection: Connection, table: Table, seq: int) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in connection.execute(select(table).where(_seq_column(table) == seq))]
+
+
+def _compare(
+    audit: Audit, table: Table, entry: Entry, expected: Sequence[Mapping[str, Any]], found: Sequence[tuple[Any, ...]]
+) -> None:
+    names = [column.name for column in table.columns]
+    keys = [names.index(column.name) for column in table.primary_key.columns]
+    stored = {tuple(row[place] for place in keys): row for row in found}
+    for row in expected:
+        wanted = tuple(row[name] for name in names)
+        other = stored.pop(tuple(wanted[place] for place in keys), None)
+        if other is None:
+            place = _key_text(table, names, wanted)
+            audit.find(place, message=f"the row is missing ({place_of(entry)})")
+        elif wanted != other or [type(value) for value in wanted] != [type(value) for value in other]:
+            _name_columns(audit, table, entry, wanted, other)
+    for other in stored.values():
+        audit.find(_key_text(table, names, other), message=f"a row that {place_of(entry)} does not give")
+
+
+def _name_columns(audit: Audit, table: Table, entry: Entry, wanted: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+    names = [column.name for column in table.columns]
+    place = _key_text(table, names, wanted)
+    for name, expected, found in zip(names, wanted, other, strict=True):
+        if expected != found or type(expected) is not type(found):
+            audit.find(
+                f"{place}, column {name}",
+                message=f"not what {place_of(entry)} and its blobs say",
+                expected="NULL" if expected is None else expected,
+                found="NULL" if found is None else found,
+            )
+
+
+def _key_text(table: Table, names: Sequence[str], row: tuple[Any, ...]) -> str:
+    parts = (f"{column.name} {row[names.index(column.name)]}" for column in table.primary_key.columns)
+    return f"assay.sqlite: {table.name}, {', '.join(parts)}"

@@ -1,0 +1,106 @@
+"""Rows of a sealed load: requests, reads, events, tokens, counters, telemetry samples, attachments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from recorder.ledger import Entry
+from recorder.load_files import EVENTS, SAMPLES, exchanges_of, parse_events, parse_samples
+from recorder.request_rows import ReadExchange, exchange_rows, read_exchange
+from recorder.row_values import ReadBlob, RowMap, attachment_rows, optional_text, plain_text, to_json
+
+_PROPS_ROUTE: Final = "/props"
+_OK: Final = 200
+
+
+def derive_load_rows(entry: Entry, read_blob: ReadBlob) -> RowMap:
+    """Derive the rows of a ``load.sealed`` entry: see the module."""
+    campaign, names = entry.text("campaign"), {str(item["name"]): str(item["sha256"]) for item in entry.blobs()}
+    seal = {
+        "load_id": entry.text("load"),
+        "campaign_id": campaign,
+        "state": entry.text("state"),
+        "reason": optional_text(seal_reason(entry, read_blob)),
+        "is_abandoned": int(bool(entry.payload.get("is_abandoned"))),
+        "sealed_ns": entry.monotonic_ns,
+    }
+    rows: RowMap = {"load_seal": [seal], "attachment": [*attachment_rows(entry, campaign)]}
+    if EVENTS in names:
+        rows["load_event"] = [
+            {
+                "ordinal": ordinal,
+                "t_ns": line.t_ns,
+                "event": plain_text(line.event),
+                "fields_json": plain_text(to_json(line.fields)),
+            }
+            for ordinal, line in enumerate(parse_events(read_blob(names[EVENTS])))
+        ]
+    for read in read_exchanges(entry, read_blob):
+        blob_sha256 = names[read.exchange.file]
+        for table, found in exchange_rows(read, entry_seq=entry.seq, blob_sha256=blob_sha256).items():
+            rows.setdefault(table, []).extend(found)
+        if read.exchange.route.startswith(_PROPS_ROUTE) and read.response.status == _OK:
+            body = b"".join(piece.data for piece in read.response.body)
+            props = {"ordinal": read.exchange.number, "props_json": plain_text(body.decode("utf-8", "replace"))}
+            rows.setdefault("props", []).append(props)
+    if SAMPLES in names:
+        rows |= _telemetry_rows(read_blob(names[SAMPLES]))
+    return rows
+
+
+def seal_reason(entry: Entry, read_blob: ReadBlob) -> str | None:
+    """Return why a load was sealed in its state; None where no reason was needed."""
+    if not any(item.get("role") == "reason" for item in entry.blobs()):
+        return None
+    return read_blob(entry.blob("reason")).decode("utf-8", "replace")
+
+
+def read_exchanges(entry: Entry, read_blob: ReadBlob) -> Iterator[ReadExchange]:
+    """Read every exchange of a sealed load, in the order in which they were opened."""
+    names = {str(item["name"]): str(item["sha256"]) for item in entry.blobs()}
+    if EVENTS not in names:
+        return
+    for exchange in exchanges_of(parse_events(read_blob(names[EVENTS]))):
+        # A crash between the event and the first byte leaves no file: then nothing was exchanged.
+        if exchange.file in names:
+            yield read_exchange(exchange, read_blob(names[exchange.file]))
+
+
+def _telemetry_rows(data: bytes) -> RowMap:
+    found = parse_samples(data)
+    numbers = {field: number for number, field in enumerate(found.fields)}
+    return {
+        "telemetry_field": [
+            {
+                "field": number,
+                "name": field.name,
+                "instance": plain_text(field.instance),
+                "unit": field.unit,
+                "kind": field.kind,
+                "domain": field.domain,
+                "source": plain_text(field.source),
+                "window_us": field.window_us,
+                "resolution": field.resolution,
+                "states_json": to_json(field.states),
+            }
+            for number, field in enumerate(found.fields)
+        ],
+        "telemetry_sample": [
+            {
+                "sample": ordinal,
+                "tick": sample.tick,
+                "deadline_ns": sample.deadline_ns,
+                "t_begin_ns": sample.t_begin_ns,
+                "t_end_ns": sample.t_end_ns,
+                "cpu_ns": sample.cpu_ns,
+                "missed_ticks": sample.missed_ticks,
+            }
+            for ordinal, sample in enumerate(found.samples)
+        ],
+        "telemetry_reading": [
+            {"sample": ordinal, "field": numbers[reading.field], "raw": reading.raw, "status": reading.status}
+            for ordinal, sample in enumerate(found.samples)
+            for reading in sample.readings
+        ],
+    }

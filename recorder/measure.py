@@ -1,0 +1,72 @@
+"""From the sealed loads of a campaign to what the gates see; used by the recorder and again by the audit."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from protocols.canonical import parse_real
+from protocols.errors import ProtocolError
+from protocols.lock import Lock, LockedPosition
+from protocols.measurements import CampaignMeasurements, LoadMeasurement
+from protocols.schema import Protocol
+from protocols.stats import Calibration
+from protocols.yaml_tree import parse_yaml, plain_value
+from recorder.campaign_state import CampaignState, LoadEntries
+from recorder.rows import ReadBlob, read_exchanges, seal_reason
+
+
+def measure_campaign(state: CampaignState, lock: Lock, read_blob: ReadBlob) -> CampaignMeasurements:
+    """Derive the measurements of every load from raw bytes, in schedule order.
+
+    A place that was tried again has one measurement for each sealed try; one that was never sealed has one without
+    state. Raises `EvidenceError` if a blob is missing or damaged.
+    """
+    loads: list[LoadMeasurement] = []
+    for place in lock.schedule:
+        tries = [load for load in state.loads.values() if load.index == place.index and load.sealed is not None]
+        loads += [_measure(place, load, read_blob) for load in tries] or [_not_run(place)]
+    return CampaignMeasurements(loads=tuple(loads))
+
+
+def _measure(place: LockedPosition, load: LoadEntries, read_blob: ReadBlob) -> LoadMeasurement:
+    sealed = load.sealed
+    if sealed is None:
+        raise ValueError(f"{load.load_id} is not sealed")
+    reads = read_exchanges(sealed, read_blob)
+    return LoadMeasurement(
+        index=place.index,
+        label=place.label,
+        arm=place.arm,
+        block=place.block,
+        is_burn_in=place.is_burn_in,
+        state=load.state,
+        reason=seal_reason(sealed, read_blob),
+        requests=tuple(read.measurement() for read in reads if read.is_measured),
+    )
+
+
+def _not_run(place: LockedPosition) -> LoadMeasurement:
+    return LoadMeasurement(
+        index=place.index,
+        label=place.label,
+        arm=place.arm,
+        block=place.block,
+        is_burn_in=place.is_burn_in,
+        state=None,
+    )
+
+
+def protocol_of_source(source: bytes) -> Protocol:
+    """Read the protocol that a campaign locked. Raises `ProtocolError` or ValueError if it cannot be read."""
+    tree = parse_yaml(source, "protocol.yaml")
+    if tree.problems:
+        raise ProtocolError.from_problems("protocol.yaml", tree.problems)
+    return Protocol.model_validate(plain_value(tree.root))
+
+
+def locked_calibrations(lock: Lock) -> dict[tuple[str, str], Calibration]:
+    """Return the calibrated noise that the lock froze, by (workload, metric)."""
+    return {
+        (one.workload, cast("str", one.metric)): Calibration(sigma=parse_real(one.sigma), df=one.df)
+        for one in lock.calibrations
+    }

@@ -1,0 +1,208 @@
+"""Rows of one exchange: the request, each socket read, each event, each token, each number that the server gave."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, Literal, cast
+
+from protocols.canonical import sha256_hex
+from protocols.measurements import RequestMeasurement
+from recorder.derive import DerivedRequest, derive_request
+from recorder.http1 import BodyPiece, Response, parse_response
+from recorder.load_files import Exchange
+from recorder.row_values import RowMap, optional_text, plain_text
+from recorder.sse import Event, EventStreamReader
+from recorder.wire import EndReason, Wire, read_wire
+
+Kind = Literal["native", "openai"]
+STREAM_KINDS: Final = frozenset({"native", "openai"})
+
+_LEAST_INTEGER: Final = -(2**63)
+_MOST_INTEGER: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadExchange:
+    """One exchange read back from its wire file. ``derived`` is None for plain HTTP."""
+
+    exchange: Exchange
+    wire: Wire
+    response: Response
+    derived: DerivedRequest | None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether gates see it: a stream of a workload."""
+        return self.derived is not None and self.exchange.workload is not None
+
+    def body(self) -> bytes:
+        """Return the request body as it was sent."""
+        return self.wire.request.partition(b"\r\n\r\n")[2]
+
+    def measurement(self) -> RequestMeasurement:
+        """Return what gates see. Only for a measured exchange."""
+        if self.derived is None or self.exchange.workload is None:
+            raise ValueError(f"{self.exchange.name} is not measured")
+        return self.derived.measurement(
+            workload=self.exchange.workload, repeat=self.exchange.repeat, is_warmup=self.exchange.is_warmup
+        )
+
+    def plain_outcome(self) -> str:
+        """Return how a plain HTTP exchange ended, in the words of a measured one."""
+        if self.response.status is None:
+            return "refused" if self.wire.end_reason == EndReason.REFUSED else "stream_error"
+        if not 200 <= self.response.status < 300:
+            return "http_error"
+        return "ok" if self.response.is_complete or self.wire.end_reason == EndReason.CLOSED else "truncated"
+
+
+def read_exchange(exchange: Exchange, content: bytes) -> ReadExchange:
+    """Read one exchange from the content of its wire file. Never raises."""
+    wire = read_wire(content)
+    derived = derive_request(wire, cast("Kind", exchange.kind)) if exchange.kind in STREAM_KINDS else None
+    return ReadExchange(exchange=exchange, wire=wire, response=parse_response(wire.reads), derived=derived)
+
+
+def exchange_rows(read: ReadExchange, *, entry_seq: int, blob_sha256: str) -> RowMap:
+    """Derive every row of one exchange."""
+    key = {"entry_seq": entry_seq, "request": read.exchange.number}
+    rows: RowMap = {
+        "request": [key | _request_row(read) | {"blob_sha256": blob_sha256}],
+        "http_header": [
+            key | {"ordinal": ordinal, "name": plain_text(name), "value": plain_text(value)}
+            for ordinal, (name, value) in enumerate(read.response.headers)
+        ],
+        "socket_read": [
+            key | {"ordinal": ordinal, "t_ns": t_ns, "data": data}
+            for ordinal, (t_ns, data) in enumerate(read.wire.reads)
+        ],
+    }
+    if read.derived is not None:
+        _add_stream_rows(rows, key, read.derived, raw_events(read.response.body))
+    return rows
+
+
+def _request_row(read: ReadExchange) -> dict[str, Any]:
+    derived, exchange, body = read.derived, read.exchange, read.body()
+    row: dict[str, Any] = {
+        "name": plain_text(exchange.name),
+        "route": plain_text(exchange.route),
+        "kind": exchange.kind,
+        "workload": exchange.workload,
+        "repeat": exchange.repeat,
+        "is_warmup": int(exchange.is_warmup),
+        "body_sha256": sha256_hex(body),
+        "body_bytes": len(body),
+        "http_status": read.response.status,
+        "sent_ns": read.wire.sent_ns,
+        "headers_ns": read.response.headers_ns,
+        "end_ns": read.wire.end_ns,
+        "end_reason": optional_text(read.wire.end_reason),
+        "is_cut": int(read.wire.is_cut),
+    }
+    if derived is None:
+        return row | dict.fromkeys(_DERIVED_COLUMNS) | {"outcome": read.plain_outcome(), "text": ""}
+    values = {name: getattr(derived, name) for name in _DERIVED_COLUMNS if hasattr(derived, name)}
+    return (
+        row
+        | values
+        | {
+            "outcome": derived.outcome,
+            "client_prefill_ns": derived.ttft_ns,
+            "reason": optional_text(derived.reason),
+            "error_text": optional_text(derived.error_text),
+            "stop_reason": optional_text(derived.stop_reason),
+            "model": optional_text(derived.model),
+            "text": plain_text(derived.text),
+            "settings_json": optional_text(derived.settings_json),
+            "timings_json": optional_text(derived.timings_json),
+        }
+    )
+
+
+_DERIVED_COLUMNS: Final = (
+    "reason_code",
+    "reason",
+    "error_text",
+    "first_token_ns",
+    "last_token_ns",
+    "done_ns",
+    "ttft_ns",
+    "e2e_ns",
+    "client_prefill_ns",
+    "client_generation_ns",
+    "server_prefill_ns",
+    "server_generation_ns",
+    "prompt_tokens",
+    "prompt_tokens_evaluated",
+    "cached_tokens",
+    "generated_tokens",
+    "drafted_tokens",
+    "accepted_tokens",
+    "stop_reason",
+    "model",
+    "settings_json",
+    "timings_json",
+)
+
+
+def raw_events(body: tuple[BodyPiece, ...]) -> list[Event]:
+    """Return the events of an event stream with their bytes, in the order in which they are derived."""
+    reader, events = EventStreamReader(), []
+    for t_ns, data, read_index in body:
+        events += reader.feed(t_ns, data, read_index)
+    cut = reader.close()
+    return events if cut is None else [*events, cut]
+
+
+def _add_stream_rows(rows: RowMap, key: dict[str, int], derived: DerivedRequest, raw: list[Event]) -> None:
+    # A JSON document is one event without framing: its bytes are the body, which the reads hold.
+    data_of = [event.data for event in raw] if derived.is_stream else []
+    rows["sse_event"] = [
+        key
+        | {
+            "ordinal": event.index,
+            "t_ns": event.t_ns,
+            "read_ordinal": event.read_index,
+            "kind": str(event.role),
+            "data": data_of[event.index] if event.index < len(data_of) else b"",
+        }
+        for event in derived.events
+    ]
+    tokens: list[dict[str, Any]] = []
+    for event in derived.events:
+        for token_id in event.token_ids:
+            place = {"ordinal": len(tokens), "token_id": token_id, "event_ordinal": event.index, "t_ns": event.t_ns}
+            tokens.append(key | place)
+    rows["token"] = tokens
+    rows["timing"] = [key | row for row in _timing_rows(derived.timings_json)]
+    rows["work_counter"] = [
+        key | {"name": plain_text(name), "value": value} for name, value in sorted((derived.work or {}).items())
+    ]
+    rows["request_flag"] = [
+        key
+        | {"ordinal": ordinal, "code": flag.code, "expected": _bounded(flag.expected), "found": _bounded(flag.found)}
+        for ordinal, flag in enumerate(derived.flags)
+    ]
+
+
+def _bounded(value: int | None) -> int | None:
+    return None if value is None else max(_LEAST_INTEGER, min(_MOST_INTEGER, value))
+
+
+def _timing_rows(timings_json: str | None) -> list[dict[str, Any]]:
+    if timings_json is None:
+        return []
+    try:
+        timings = json.loads(timings_json, parse_float=Decimal, parse_int=Decimal, parse_constant=str)
+    except (ValueError, ArithmeticError):
+        return []
+    rows: list[dict[str, Any]] = []
+    for name, value in sorted(timings.items()) if isinstance(timings, dict) else ():
+        is_number = isinstance(value, Decimal)
+        number = float(value) if is_number else None
+        text = str(value) if is_number or isinstance(value, str) else json.dumps(value, default=str)
+        rows.append({"name": plain_text(name), "value": number, "text": plain_text(text)})
+    return rows
