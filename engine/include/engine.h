@@ -1,0 +1,171 @@
+/* The narrow C boundary of the bundled engine.
+ *
+ * A model is read-only and shared; a session is one mutable set of sequences
+ * (cells, positions, logits) over a model and belongs to one thread at a time.
+ * Nothing here knows about HTTP, JSON requests or sampling, so that the server
+ * and the Python worker stand on the same ground and neither depends on tensor
+ * internals.
+ *
+ * Every function that can fail returns ASSAY_OK or an error code and writes one
+ * line of text (never more than err_size bytes, always terminated) that says
+ * what was wrong and what to change. No function aborts or throws.
+ */
+#ifndef ASSAY_ENGINE_H
+#define ASSAY_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define ASSAY_API __attribute__((visibility("default")))
+#else
+#define ASSAY_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ASSAY_ENGINE_ABI 1
+
+enum assay_status {
+    ASSAY_OK = 0,
+    ASSAY_INVALID = 1,     /* an argument or a setting is wrong */
+    ASSAY_UNSUPPORTED = 2, /* the model or the request needs something that the engine lacks */
+    ASSAY_FILE = 3,        /* the file is missing, truncated or malformed */
+    ASSAY_FULL = 4,        /* the cache has no room for the batch; nothing was changed */
+    ASSAY_MEMORY = 5,      /* an allocation failed; the session can still be used */
+    ASSAY_CANCELLED = 6,   /* the cancel flag was raised during a decode */
+    ASSAY_INTERNAL = 7,
+};
+
+enum assay_kv_type { ASSAY_KV_F32 = 0, ASSAY_KV_F16 = 1, ASSAY_KV_Q8_0 = 8 };
+
+typedef struct assay_model assay_model;
+typedef struct assay_session assay_session;
+typedef int32_t assay_token;
+
+typedef struct assay_model_settings {
+    size_t struct_size;    /* sizeof(assay_model_settings), for ABI growth */
+    bool use_mmap;         /* map the weights instead of reading them (default true) */
+    int32_t n_gpu_layers;  /* layers on the first accelerator; 0 = CPU only */
+} assay_model_settings;
+
+typedef struct assay_session_settings {
+    size_t struct_size;
+    uint32_t n_ctx;        /* cells for each sequence when split, for all together when unified */
+    uint32_t n_seq;        /* sequences (slots) */
+    uint32_t n_ubatch;     /* most tokens of one graph evaluation */
+    uint32_t n_threads;    /* generation */
+    uint32_t n_threads_batch; /* prefill */
+    int32_t kv_type;       /* enum assay_kv_type */
+    bool kv_unified;       /* one stream of cells shared by all sequences */
+    bool flash_attention;  /* default true */
+} assay_session_settings;
+
+/* One batch. Arrays have n entries; logits[i] != 0 asks for the row of token i. */
+typedef struct assay_batch {
+    uint32_t n;
+    const assay_token *tokens;
+    const int32_t *positions;
+    const int32_t *seq_ids;
+    const uint8_t *logits;
+} assay_batch;
+
+/* Work counters: exact for one request at a time and for pinned batch schedules. */
+typedef struct assay_work {
+    size_t struct_size;
+    uint64_t n_decode_calls;
+    uint64_t n_graphs;          /* graph evaluations (ubatches) */
+    uint64_t n_graph_reuses;    /* evaluations that reused the previous graph */
+    uint64_t n_graph_nodes;     /* sum over evaluations */
+    uint64_t n_flops;           /* multiply-adds of matrix products, times two */
+    uint64_t n_weight_bytes_read; /* weight bytes that the graphs read */
+    uint64_t n_cells_visited;   /* cells scanned on the host for placement and masks */
+    uint64_t n_mapping_steps;   /* host steps that build index and mask inputs */
+    uint64_t n_allocations;     /* compute buffers (re)allocated */
+    uint64_t n_tokens_evaluated;
+} assay_work;
+
+ASSAY_API assay_model_settings assay_model_defaults(void);
+ASSAY_API assay_session_settings assay_session_defaults(void);
+
+/* One line of JSON: engine version, ABI, ggml version and commit, back ends, compiled CPU
+ * features, compiler, faults and layout salt compiled in. Static storage. */
+ASSAY_API const char *assay_build_info(void);
+
+ASSAY_API int assay_model_load(const char *path, const assay_model_settings *settings,
+                               assay_model **model, char *err, size_t err_size);
+ASSAY_API void assay_model_free(assay_model *model);
+
+/* JSON with architecture, name, n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_params,
+ * size_bytes, file_type, tensor type counts, tokenizer kind, bos/eos/eot ids and add_bos.
+ * Lives as long as the model. */
+ASSAY_API const char *assay_model_info(const assay_model *model);
+/* The chat template stored in the file, or NULL. */
+ASSAY_API const char *assay_model_chat_template(const assay_model *model);
+ASSAY_API int32_t assay_model_n_vocab(const assay_model *model);
+ASSAY_API int32_t assay_model_n_ctx_train(const assay_model *model);
+/* -1 where the file names none. */
+ASSAY_API assay_token assay_model_bos(const assay_model *model);
+ASSAY_API assay_token assay_model_eos(const assay_model *model);
+ASSAY_API bool assay_model_add_bos(const assay_model *model);
+/* True for every token that ends a reply (eos, eot, eom). */
+ASSAY_API bool assay_model_is_end(const assay_model *model, assay_token token);
+
+/* Text to ids. parse_special: special tokens in the text become their ids, else their bytes.
+ * add_special: prepend bos where the file asks for it. *n_tokens: in capacity, out the count; when the
+ * capacity is too small nothing is written past it, *n_tokens is the need and ASSAY_FULL is returned. */
+ASSAY_API int assay_tokenize(const assay_model *model, const char *text, size_t text_size,
+                             bool add_special, bool parse_special, assay_token *tokens,
+                             size_t *n_tokens, char *err, size_t err_size);
+/* The exact bytes of one token, possibly part of a UTF-8 character. render_special: special tokens
+ * give their text, else no bytes. Returned bytes live as long as the model. */
+ASSAY_API int assay_token_bytes(const assay_model *model, assay_token token, bool render_special,
+                                const char **bytes, size_t *size);
+
+ASSAY_API int assay_session_new(const assay_model *model, const assay_session_settings *settings,
+                                assay_session **session, char *err, size_t err_size);
+ASSAY_API void assay_session_free(assay_session *session);
+/* Bytes of caches and compute buffers of this session. */
+ASSAY_API uint64_t assay_session_cache_bytes(const assay_session *session);
+ASSAY_API uint64_t assay_session_compute_bytes(const assay_session *session);
+
+/* Evaluates the batch in ubatches. On ASSAY_FULL, ASSAY_INVALID and ASSAY_CANCELLED the cells that the call
+ * added are removed again. cancel may be NULL. */
+ASSAY_API int assay_decode(assay_session *session, const assay_batch *batch, const volatile int *cancel,
+                           char *err, size_t err_size);
+/* The n_vocab logits of token i of the last batch (i = index in the batch), or NULL if not asked for. */
+ASSAY_API const float *assay_logits(const assay_session *session, uint32_t i);
+
+/* Sequences: positions [p0, p1), p1 < 0 = to the end. */
+ASSAY_API int assay_seq_remove(assay_session *session, int32_t seq, int32_t p0, int32_t p1,
+                               char *err, size_t err_size);
+ASSAY_API int assay_seq_copy(assay_session *session, int32_t src, int32_t dst, int32_t p0, int32_t p1,
+                             char *err, size_t err_size);
+ASSAY_API int assay_seq_keep(assay_session *session, int32_t seq, char *err, size_t err_size);
+/* Adds delta to the positions (re-rotates the keys); llama family only. */
+ASSAY_API int assay_seq_shift(assay_session *session, int32_t seq, int32_t p0, int32_t p1, int32_t delta,
+                              char *err, size_t err_size);
+/* Largest position of the sequence, -1 when empty. */
+ASSAY_API int32_t assay_seq_last(const assay_session *session, int32_t seq);
+ASSAY_API uint32_t assay_seq_cells(const assay_session *session, int32_t seq);
+
+/* State of one sequence: self-describing, bound to the model and the cache layout. */
+ASSAY_API size_t assay_state_size(const assay_session *session, int32_t seq);
+ASSAY_API int assay_state_save(const assay_session *session, int32_t seq, void *data, size_t size,
+                               size_t *written, char *err, size_t err_size);
+ASSAY_API int assay_state_restore(assay_session *session, int32_t seq, const void *data, size_t size,
+                                  char *err, size_t err_size);
+
+/* Fills a sequence with n zero cells at positions 0..n-1, outside any timing. */
+ASSAY_API int assay_fill_zero(assay_session *session, int32_t seq, uint32_t n, char *err, size_t err_size);
+
+ASSAY_API void assay_work_read(const assay_session *session, assay_work *work);
+ASSAY_API void assay_work_reset(assay_session *session);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

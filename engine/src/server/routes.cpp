@@ -1,0 +1,458 @@
+#include "routes.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <new>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "engine.h"
+#include "errors.h"
+#include "json_writer.h"
+#include "log.h"
+#include "slot_files.h"
+#include "text_output.h"
+
+namespace assay::server {
+namespace {
+
+using http::Exchange;
+using http::Reply;
+using http::Request;
+
+struct Route {
+    std::string_view path;  // a final * stands for a slot number
+    std::string_view method;
+    bool needs_key;
+};
+
+constexpr std::array routes{
+    Route{"/health", "GET", false},          Route{"/v1/models", "GET", false},       Route{"/props", "GET", true},
+    Route{"/slots", "GET", true},            Route{"/metrics", "GET", true},          Route{"/tokenize", "POST", true},
+    Route{"/detokenize", "POST", true},      Route{"/apply-template", "POST", true},  Route{"/completion", "POST", true},
+    Route{"/v1/completions", "POST", true},  Route{"/v1/chat/completions", "POST", true},
+    Route{"/slots/*", "POST", true},
+};
+
+constexpr std::string_view slot_prefix = "/slots/";
+
+const Route* find_route(std::string_view path) {
+    for (const Route& route : routes) {
+        if (route.path == path) return &route;
+        if (route.path.ends_with('*') && path.starts_with(route.path.substr(0, route.path.size() - 1))) return &route;
+    }
+    return nullptr;
+}
+
+Reply refusal(const ApiError& error) {
+    Reply reply;
+    reply.status = error.code;
+    reply.body = error_body(error);
+    return reply;
+}
+
+Reply json_reply(std::string body) {
+    Reply reply;
+    reply.body = std::move(body);
+    return reply;
+}
+
+// The time does not depend on where the texts differ, only on the length of what the client sent.
+bool is_equal(std::string_view given, std::string_view key) {
+    unsigned difference = given.size() == key.size() ? 0 : 1;
+    for (size_t i = 0; i < given.size(); ++i) {
+        difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(key[i % key.size()]);
+    }
+    return difference == 0;
+}
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+ApiError shutting_down() { return {503, "unavailable_error", "the server is shutting down"}; }
+
+// Runs `work` and answers with what it throws.
+template <typename Work>
+void answer_errors(const std::shared_ptr<Exchange>& exchange, Work work) {
+    try {
+        work();
+    } catch (const ApiError& error) {
+        exchange->reply(refusal(error));
+    } catch (const std::bad_alloc&) {
+        exchange->reply(refusal(ApiError(500, "server_error", "the server is out of memory")));
+    } catch (const std::exception& error) {
+        log_line("error", "request_failed", {{"message", std::string(error.what())}});
+        exchange->reply(refusal(ApiError(500, "server_error", error.what())));
+    }
+}
+
+void write_special(JsonWriter& out, std::string_view name, const Model& model, int32_t token) {
+    out.key(name);
+    if (token < 0) out.text("");
+    else out.text(valid_utf8(model.bytes(token, true)));
+}
+
+}  // namespace
+
+void Routes::open(const Model& model, Scheduler& scheduler, const Session& session) {
+    RequestContext context{model, nullptr, {}, static_cast<int32_t>(scheduler.limits().n_ctx), static_cast<int32_t>(settings_.n_slots), settings_.seed};
+    ready_ = std::make_unique<Ready>(Ready{model, scheduler, nullptr, std::move(context), {}, {}, {}});
+    const std::string source = model.chat_template();
+    if (source.empty()) {
+        ready_->context.chat_template_error = "the model has no chat template; use /completion with a whole prompt";
+    } else {
+        try {
+            ready_->chat_template = ChatTemplate::parse(source);
+            ready_->context.chat_template = ready_->chat_template.get();
+        } catch (const std::runtime_error& error) {
+            ready_->context.chat_template_error = "the chat template of the model: " + std::string(error.what());
+            log_line("warning", "chat_template_refused", {{"message", std::string(error.what())}});
+        }
+    }
+    // A quoted string of the build line, without its quotes.
+    const std::string version = json_member(assay_build_info(), "version");
+    ready_->build = "assay";
+    if (version.size() > 2 && version.front() == '"') ready_->build += "-" + version.substr(1, version.size() - 2);
+    ready_->props = props(*ready_, session);
+    ready_->models = models(*ready_);
+    is_ready_ = true;
+}
+
+bool Routes::is_authorized(const Request& head) const {
+    if (settings_.api_key.empty()) return true;
+    static constexpr std::string_view scheme = "bearer ";
+    const std::string& given = head.authorization;
+    const bool is_bearer = given.size() > scheme.size() && std::equal(scheme.begin(), scheme.end(), given.begin(), [](char a, char b) {
+                               return a == (b >= 'A' && b <= 'Z' ? static_cast<char>(b + 32) : b);
+                           });
+    const std::string_view key = is_bearer ? std::string_view(given).substr(scheme.size()) : std::string_view(head.api_key);
+    return is_equal(key, settings_.api_key);
+}
+
+std::optional<Reply> Routes::check(const Request& head) const {
+    const Route* route = find_route(head.path);
+    if ((route == nullptr || route->needs_key) && !is_authorized(head)) {
+        return refusal(ApiError(401, "authentication_error", "Invalid API Key"));
+    }
+    if (route == nullptr) return refusal(ApiError(404, "not_found_error", "there is no route " + head.path));
+    if (route->method != head.method) {
+        Reply reply = refusal(ApiError(405, "invalid_request_error", head.path + " takes " + std::string(route->method) + ", not " + head.method));
+        reply.allow = route->method;
+        return reply;
+    }
+    if (!is_ready_) return refusal(ApiError(503, "unavailable_error", "Loading model"));
+    if (route->method == "GET") return get(head.path, *ready_);
+    return std::nullopt;
+}
+
+Reply Routes::get(const std::string& path, const Ready& ready) const {
+    if (path == "/health") return json_reply(R"({"status":"ok"})");
+    if (path == "/v1/models") return json_reply(ready.models);
+    if (path == "/props") return json_reply(ready.props);
+    if (path == "/slots") return json_reply(slots(ready));
+    Reply reply;
+    reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    reply.body = metrics(ready);
+    return reply;
+}
+
+void Routes::handle(const Request& request, const std::shared_ptr<Exchange>& exchange) {
+    answer_errors(exchange, [&] {
+        const RequestContext& context = ready_->context;
+        if (request.path == "/completion") {
+            generate(Dialect::native, parse_completion(request.body, context), exchange);
+        } else if (request.path == "/v1/completions") {
+            generate(Dialect::completion, parse_openai_completion(request.body, context), exchange);
+        } else if (request.path == "/v1/chat/completions") {
+            generate(Dialect::chat, parse_chat(request.body, context), exchange);
+        } else if (request.path == "/tokenize") {
+            exchange->reply(json_reply(tokenize(parse_tokenize(request.body))));
+        } else if (request.path == "/detokenize") {
+            const std::string text = valid_utf8(context.model.join(parse_detokenize(request.body, context.model)));
+            exchange->reply(json_reply(JsonWriter().open_object().key("content").text(text).close_object().take()));
+        } else if (request.path == "/apply-template") {
+            const std::string text = valid_utf8(parse_apply_template(request.body, context));
+            exchange->reply(json_reply(JsonWriter().open_object().key("prompt").text(text).close_object().take()));
+        } else {
+            act_on_slot(request, exchange);
+        }
+    });
+}
+
+void Routes::generate(Dialect dialect, GenerationRequest request, const std::shared_ptr<Exchange>& exchange) {
+    const auto renderer = std::make_shared<Renderer>(dialect, ready_->model, settings_.alias, ready_->build, request);
+    const auto job = std::make_shared<Job>();
+    job->settings = std::move(request.settings);
+    job->prompt = std::move(request.prompt);
+    if (job->settings.stream) {
+        const auto has_begun = std::make_shared<bool>(false);
+        // The inference thread only hands the event over; text is made and sent on the connection thread.
+        job->sink = [exchange, renderer, has_begun](JobEvent&& event) {
+            exchange->post([exchange, renderer, has_begun, event = std::move(event)] {
+                const auto send = [&](std::string frames) {
+                    if (frames.empty()) return;
+                    *has_begun = true;
+                    exchange->events(std::move(frames));
+                };
+                if (const auto* token = std::get_if<TokenEvent>(&event)) {
+                    send(renderer->frames(*token));
+                } else if (const auto* progress = std::get_if<ProgressEvent>(&event)) {
+                    send(renderer->frames(*progress));
+                } else if (const auto* end = std::get_if<EndEvent>(&event)) {
+                    send(renderer->frames(*end));
+                    exchange->finish();
+                } else {
+                    const ApiError& error = std::get<FailureEvent>(event).error;
+                    if (!*has_begun) return exchange->reply(refusal(error));
+                    exchange->events(event_frame(error_body(error)));
+                    exchange->finish();
+                }
+            });
+        };
+    } else {
+        job->sink = [exchange, renderer](JobEvent&& event) {
+            if (auto* token = std::get_if<TokenEvent>(&event)) {
+                renderer->keep(std::move(*token));
+            } else if (const auto* end = std::get_if<EndEvent>(&event)) {
+                exchange->post([exchange, renderer, end = *end] { exchange->reply(json_reply(renderer->body(end))); });
+            } else if (const auto* failure = std::get_if<FailureEvent>(&event)) {
+                exchange->reply(refusal(failure->error));
+            }
+        };
+    }
+    exchange->on_gone([&scheduler = ready_->scheduler, job] { scheduler.cancel(job); });
+    ready_->scheduler.submit(job);
+}
+
+std::string Routes::tokenize(const TokenizeRequest& request) const {
+    const Model& model = ready_->model;
+    const std::vector<int32_t> tokens = model.tokenize(request.content, request.add_special, request.parse_special);
+    JsonWriter out;
+    out.open_object().key("tokens");
+    if (!request.with_pieces) return out.integers(tokens).close_object().take();
+    out.open_array();
+    for (const int32_t token : tokens) {
+        // A piece that is no text by itself is given as bytes.
+        const std::string_view bytes = model.bytes(token, true);
+        size_t n_invalid = 0;
+        const std::string text = valid_utf8(bytes, &n_invalid);
+        out.open_object().key("id").integer(token).key("piece");
+        if (n_invalid == 0) {
+            out.text(text);
+        } else {
+            out.open_array();
+            for (const char byte : bytes) out.integer(static_cast<int>(static_cast<unsigned char>(byte)));
+            out.close_array();
+        }
+        out.close_object();
+    }
+    return out.close_array().close_object().take();
+}
+
+std::string Routes::props(const Ready& ready, const Session& session) const {
+    const Model& model = ready.model;
+    JsonWriter out;
+    out.open_object();
+    GenerationSettings defaults;
+    defaults.sampling.seed = settings_.seed;
+    out.key("default_generation_settings").open_object();
+    write_settings(out.key("params"), defaults, defaults.sampling);
+    out.key("n_ctx").integer(ready.context.n_ctx).close_object();
+    out.key("total_slots").integer(settings_.n_slots);
+    out.key("model_alias").text(valid_utf8(settings_.alias)).key("model_path").text(valid_utf8(settings_.model));
+    out.key("model_ftype").raw(json_member(model.info(), "file_type"));
+    out.key("modalities").open_object().key("vision").boolean(false).key("audio").boolean(false).close_object();
+    out.key("endpoint_slots").boolean(true).key("endpoint_props").boolean(false).key("endpoint_metrics").boolean(true);
+    out.key("chat_template").text(valid_utf8(model.chat_template()));
+    out.key("chat_template_error").text(valid_utf8(ready.context.chat_template_error));
+    write_special(out, "bos_token", model, model.bos());
+    write_special(out, "eos_token", model, model.eos());
+    out.key("build_info").text(valid_utf8(assay_build_info())).key("build").raw(assay_build_info());
+    out.key("n_ctx").integer(ready.context.n_ctx).key("n_ctx_train").integer(model.n_ctx_train());
+    out.key("kv_type").text(name_of_kv_type(settings_.kv_type)).key("kv_unified").boolean(settings_.kv_unified);
+    out.key("ubatch").integer(settings_.n_ubatch).key("threads").integer(settings_.n_threads);
+    out.key("threads_batch").integer(settings_.n_threads_batch).key("n_gpu_layers").integer(settings_.n_gpu_layers);
+    out.key("mmap").boolean(settings_.use_mmap);
+    out.key("cache_bytes").integer(session.cache_bytes()).key("compute_bytes").integer(session.compute_bytes());
+    out.key("model_info").raw(model.info());
+    return out.close_object().take();
+}
+
+std::string Routes::models(const Ready& ready) const {
+    const std::string info = ready.model.info();
+    JsonWriter out;
+    out.open_object().key("object").text("list").key("data").open_array().open_object();
+    out.key("id").text(valid_utf8(settings_.alias)).key("object").text("model");
+    out.key("created").integer(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+    out.key("owned_by").text("assay").key("meta").open_object();
+    out.key("n_vocab").integer(ready.model.n_vocab()).key("n_ctx").integer(ready.context.n_ctx);
+    out.key("n_ctx_train").integer(ready.model.n_ctx_train());
+    out.key("n_embd").raw(json_member(info, "n_embd")).key("n_params").raw(json_member(info, "n_params"));
+    out.key("size").raw(json_member(info, "size_bytes")).key("ftype").raw(json_member(info, "file_type"));
+    return out.close_object().close_object().close_array().close_object().take();
+}
+
+// Counts and settings. Never text or token ids: whoever reads this may not be who sent the prompt.
+std::string Routes::slots(const Ready& ready) const {
+    const SchedulerState state = ready.scheduler.state();
+    JsonWriter out;
+    out.open_array();
+    for (const SlotView& slot : state.slots) {
+        out.open_object().key("id").integer(slot.id).key("n_ctx").integer(ready.context.n_ctx);
+        out.key("speculative").boolean(false).key("is_processing").boolean(slot.is_processing);
+        out.key("n_cells").integer(slot.n_cells);
+        if (slot.job != nullptr) {
+            out.key("id_task").integer(slot.job->id).key("n_prompt_tokens").integer(slot.n_prompt);
+            out.key("n_prompt_tokens_processed").integer(std::max(0, slot.n_prompt_done - slot.n_prompt_cached));
+            out.key("n_prompt_tokens_cache").integer(slot.n_prompt_cached);
+            GenerationSettings settings = slot.job->settings;
+            settings.stop.clear();  // text of the one who asked
+            SamplingSettings sampling = settings.sampling;
+            sampling.seed = slot.seed;
+            write_settings(out.key("params"), settings, sampling);
+            out.key("next_token").open_array().open_object();
+            out.key("has_next_token").boolean(slot.is_generating).key("has_new_line").boolean(slot.has_new_line);
+            out.key("n_remain").integer(slot.n_remaining).key("n_decoded").integer(slot.n_predicted);
+            out.close_object().close_array();
+        }
+        out.close_object();
+    }
+    return out.close_array().take();
+}
+
+std::string Routes::metrics(const Ready& ready) const {
+    const SchedulerState state = ready.scheduler.state();
+    const Totals& totals = state.totals;
+    std::string out;
+    const auto write = [&](std::string_view name, std::string_view kind, std::string_view help, const std::string& value) {
+        out += "# HELP " + std::string(name) + " " + std::string(help) + "\n# TYPE " + std::string(name) + " " + std::string(kind) + "\n" +
+               std::string(name) + " " + value + "\n";
+    };
+    const auto count = [&](std::string_view name, std::string_view help, uint64_t value) { write(name, "counter", help, std::to_string(value)); };
+    const auto seconds = [&](std::string_view name, std::string_view help, double value) {
+        write(name, "counter", help, JsonWriter().real(value).take());
+    };
+    const auto gauge = [&](std::string_view name, std::string_view help, double value) {
+        write(name, "gauge", help, JsonWriter().real(value).take());
+    };
+    const auto ratio = [](double part, double whole) { return whole > 0 ? part / whole : 0.0; };
+    // llama-server's names, so that what reads its metrics reads these.
+    count("llamacpp:prompt_tokens_total", "Prompt tokens evaluated, without cached ones.", totals.n_prompt_tokens);
+    count("llamacpp:prompt_tokens_cached_total", "Prompt tokens reused from the cache.", totals.n_prompt_cached);
+    seconds("llamacpp:prompt_seconds_total", "Time from slot start to first token, summed over requests.", totals.prompt_s);
+    count("llamacpp:tokens_predicted_total", "Tokens generated.", totals.n_predicted_tokens);
+    seconds("llamacpp:tokens_predicted_seconds_total", "Time from first to last token, summed over requests.", totals.predicted_s);
+    count("llamacpp:n_decode_total", "Batches decoded.", totals.n_decode);
+    count("llamacpp:n_tokens_max", "Most tokens that one slot held.", totals.n_tokens_max);
+    gauge("llamacpp:prompt_tokens_seconds", "Mean prefill rate in tokens/s.", ratio(static_cast<double>(totals.n_prompt_tokens), totals.prompt_s));
+    gauge("llamacpp:predicted_tokens_seconds", "Mean generation rate in tokens/s.",
+          ratio(static_cast<double>(totals.n_predicted_tokens - std::min(totals.n_predicted_tokens, totals.n_jobs_done)), totals.predicted_s));
+    gauge("llamacpp:requests_processing", "Requests in a slot.", static_cast<double>(state.n_processing));
+    gauge("llamacpp:requests_deferred", "Requests that wait for a slot.", static_cast<double>(state.n_waiting));
+    gauge("llamacpp:n_busy_slots_per_decode", "Mean number of slots in a batch.",
+          ratio(static_cast<double>(totals.n_busy_slots), static_cast<double>(totals.n_decode)));
+    count("assay:requests_done_total", "Requests answered to their end.", totals.n_jobs_done);
+    count("assay:requests_cancelled_total", "Requests whose client went away.", totals.n_jobs_cancelled);
+    count("assay:requests_failed_total", "Requests that ended with an error in work.", totals.n_jobs_failed);
+    count("assay:graphs_total", "Graph evaluations.", state.work.n_graphs);
+    count("assay:graph_reuses_total", "Evaluations that reused the previous graph.", state.work.n_graph_reuses);
+    count("assay:graph_nodes_total", "Graph nodes evaluated.", state.work.n_graph_nodes);
+    count("assay:flops_total", "Operations of matrix products.", state.work.n_flops);
+    count("assay:weight_bytes_read_total", "Weight bytes that the graphs read.", state.work.n_weight_bytes_read);
+    count("assay:cells_visited_total", "Cells scanned on the host.", state.work.n_cells_visited);
+    count("assay:mapping_steps_total", "Host steps that build index and mask inputs.", state.work.n_mapping_steps);
+    count("assay:allocations_total", "Compute buffers allocated.", state.work.n_allocations);
+    count("assay:tokens_evaluated_total", "Tokens evaluated.", state.work.n_tokens_evaluated);
+    return out;
+}
+
+void Routes::act_on_slot(const Request& request, const std::shared_ptr<Exchange>& exchange) {
+    if (settings_.slot_save_path.empty()) {
+        throw ApiError(501, "not_supported_error", "This server does not support slots action. Start it with `--slot-save-path`");
+    }
+    const std::string number = request.path.substr(slot_prefix.size());
+    const bool is_number = !number.empty() && number.size() < 6 && number.find_first_not_of("0123456789") == std::string::npos;
+    const int32_t id = is_number ? std::stoi(number) : -1;
+    if (id < 0 || id >= static_cast<int32_t>(settings_.n_slots)) {
+        throw ApiError::invalid("there is no slot '" + number + "'; this server has slots 0 to " + std::to_string(settings_.n_slots - 1));
+    }
+    if (request.query == "action=save") save_slot(id, parse_file_name(request.body), exchange);
+    else if (request.query == "action=restore") restore_slot(id, parse_file_name(request.body), exchange);
+    else if (request.query == "action=erase") erase_slot(id, exchange);
+    else throw ApiError::invalid("a slot takes ?action=save, ?action=restore or ?action=erase");
+}
+
+void Routes::save_slot(int32_t id, const std::string& name, const std::shared_ptr<Exchange>& exchange) {
+    const auto action = [folder = settings_.slot_save_path, name, exchange](Scheduler::IdleSlot& slot) {
+        const auto start = std::chrono::steady_clock::now();
+        answer_errors(exchange, [&] {
+            auto content = std::make_shared<SlotFile>(SlotFile{slot.cells, slot.session.save(slot.id)});
+            // The disk must not hold up the inference thread.
+            exchange->post_to_handler([folder, name, exchange, content, start, id = slot.id] {
+                answer_errors(exchange, [&] {
+                    const uint64_t n_written = write_slot_file(folder, name, *content);
+                    JsonWriter out;
+                    out.open_object().key("id_slot").integer(id).key("filename").text(valid_utf8(name));
+                    out.key("n_saved").integer(content->tokens.size()).key("n_written").integer(n_written);
+                    out.key("timings").open_object().key("save_ms").real(milliseconds_since(start)).close_object();
+                    exchange->reply(json_reply(out.close_object().take()));
+                });
+            });
+        });
+    };
+    ready_->scheduler.when_idle(id, action, [exchange] { exchange->reply(refusal(shutting_down())); });
+}
+
+void Routes::restore_slot(int32_t id, const std::string& name, const std::shared_ptr<Exchange>& exchange) {
+    const auto start = std::chrono::steady_clock::now();
+    uint64_t n_read = 0;
+    std::shared_ptr<SlotFile> content;
+    try {
+        content = std::make_shared<SlotFile>(read_slot_file(settings_.slot_save_path, name, &n_read));
+    } catch (const std::runtime_error& error) {
+        throw ApiError::invalid("unable to restore the slot from " + std::string(error.what()));
+    }
+    const auto n_vocab = ready_->model.n_vocab();
+    const bool is_known = std::all_of(content->tokens.begin(), content->tokens.end(), [&](int32_t t) { return t >= 0 && t < n_vocab; });
+    if (!is_known || content->tokens.size() >= ready_->scheduler.limits().n_ctx) {
+        throw ApiError::invalid("unable to restore the slot from '" + name + "': it is of another model or does not fit the context (--ctx-size)");
+    }
+    const auto action = [name, exchange, content, start, n_read](Scheduler::IdleSlot& slot) {
+        slot.cells.clear();
+        Session::Outcome outcome = slot.session.remove(slot.id, 0);
+        if (outcome.ok()) outcome = slot.session.restore(slot.id, content->state);
+        if (outcome.ok() && slot.session.cells(slot.id) != content->tokens.size()) {
+            outcome = {ASSAY_FILE, "its token ids and its cells do not match"};
+        }
+        if (!outcome.ok()) {
+            slot.session.remove(slot.id, 0);
+            exchange->reply(refusal(ApiError::invalid("unable to restore the slot from '" + name + "': " + outcome.message)));
+            return;
+        }
+        slot.cells = content->tokens;
+        JsonWriter out;
+        out.open_object().key("id_slot").integer(slot.id).key("filename").text(valid_utf8(name));
+        out.key("n_restored").integer(slot.cells.size()).key("n_read").integer(n_read);
+        out.key("timings").open_object().key("restore_ms").real(milliseconds_since(start)).close_object();
+        exchange->reply(json_reply(out.close_object().take()));
+    };
+    ready_->scheduler.when_idle(id, action, [exchange] { exchange->reply(refusal(shutting_down())); });
+}
+
+void Routes::erase_slot(int32_t id, const std::shared_ptr<Exchange>& exchange) {
+    const auto action = [exchange](Scheduler::IdleSlot& slot) {
+        const size_t n_erased = slot.cells.size();
+        const Session::Outcome outcome = slot.session.remove(slot.id, 0);
+        if (!outcome.ok()) return exchange->reply(refusal(ApiError(500, "server_error", outcome.message)));
+        slot.cells.clear();
+        JsonWriter out;
+        out.open_object().key("id_slot").integer(slot.id).key("n_erased").integer(n_erased).close_object();
+        exchange->reply(json_reply(out.take()));
+    };
+    ready_->scheduler.when_idle(id, action, [exchange] { exchange->reply(refusal(shutting_down())); });
+}
+
+}  // namespace assay::server

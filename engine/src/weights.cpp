@@ -1,0 +1,151 @@
+#include "weights.h"
+
+#include <algorithm>
+#include <set>
+
+#include "failure.h"
+#include "probe.h"
+
+namespace assay {
+namespace {
+
+std::string shape_text(const int64_t* ne, int n_dims) {
+    std::string text = "[";
+    for (int d = 0; d < n_dims; ++d) text += (d == 0 ? "" : ", ") + std::to_string(ne[d]);
+    return text + "]";
+}
+
+// Asks the device whether it computes the operation of this weight when the weight lies in this buffer type.
+bool supports(ggml_backend_dev_t device, ggml_backend_buffer_type_t type, const GgufTensor& source, WeightUse use) {
+    const ContextHandle context = make_description_context(8);
+    ggml_tensor* weight = ggml_new_tensor(context.get(), source.type, source.n_dims, source.ne);
+    // supports_op looks at the buffer of the weight, so an empty one of the right type stands in for it.
+    const BufferHandle stand_in(ggml_backend_buft_alloc_buffer(type, 0));
+    if (!stand_in) return false;
+    weight->buffer = stand_in.get();
+    ggml_tensor* operation = nullptr;
+    switch (use) {
+        case WeightUse::product:
+            operation = ggml_mul_mat(context.get(), weight, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, source.ne[0], 512));
+            break;
+        case WeightUse::rows:
+            operation = ggml_get_rows(context.get(), weight, ggml_new_tensor_1d(context.get(), GGML_TYPE_I32, 512));
+            break;
+        case WeightUse::vector:
+            operation = ggml_mul(context.get(), ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, source.ne[0], 512), weight);
+            break;
+    }
+    const bool is_supported = ggml_backend_dev_supports_op(device, operation);
+    weight->buffer = nullptr;
+    return is_supported;
+}
+
+}  // namespace
+
+Weights::Weights(const GgufFile& file, bool use_mmap) : file_(file), use_mmap_(use_mmap) {}
+
+ggml_backend_buffer_type_t Weights::choose(const GgufTensor& source, WeightUse use, ggml_backend_dev_t device) const {
+    const Devices& all = devices();
+    if (device != all.cpu) {
+        ggml_backend_buffer_type_t type = ggml_backend_dev_buffer_type(device);
+        if (supports(device, type, source, use)) return type;
+    }
+    if (use == WeightUse::product) {
+        for (ggml_backend_buffer_type_t type : all.cpu_extra) {
+            if (supports(all.cpu, type, source, use) && product_works(type, source.type)) return type;
+        }
+    }
+    return use_mmap_ ? nullptr : ggml_backend_dev_buffer_type(all.cpu);
+}
+
+Weights::Group& Weights::group(ggml_backend_buffer_type_t type) {
+    for (Group& known : groups_) {
+        if (known.type == type) return known;
+    }
+    Group fresh;
+    fresh.type = type;
+    fresh.context = make_description_context(file_.tensors().size() * 2 + 8);
+    groups_.push_back(std::move(fresh));
+    return groups_.back();
+}
+
+ggml_tensor* Weights::add(const std::string& name, std::initializer_list<int64_t> shape, WeightUse use,
+                          ggml_backend_dev_t device, bool optional) {
+    const GgufTensor* source = file_.find_tensor(name);
+    if (source == nullptr) {
+        if (optional) return nullptr;
+        throw Failure(ASSAY_FILE, "the model lacks the tensor '" + name + "'");
+    }
+    int64_t needed[4] = {1, 1, 1, 1};
+    std::copy(shape.begin(), shape.end(), needed);
+    if (!std::equal(needed, needed + 4, source->ne)) {
+        throw Failure(ASSAY_FILE, "tensor '" + name + "' has the shape " + shape_text(source->ne, source->n_dims) + ", " +
+                                      shape_text(needed, static_cast<int>(shape.size())) + " is needed");
+    }
+    if (use == WeightUse::vector && source->type != GGML_TYPE_F32) {
+        throw Failure(ASSAY_UNSUPPORTED, "tensor '" + name + "' has the type " + ggml_type_name(source->type) +
+                                             ", f32 is needed for norms and biases");
+    }
+    const ggml_type_traits* traits = ggml_get_type_traits(source->type);
+    if (source->type != GGML_TYPE_F32 && traits->to_float == nullptr) {
+        throw Failure(ASSAY_UNSUPPORTED, "tensor '" + name + "' has the type " + ggml_type_name(source->type) +
+                                             ", which the ggml in use cannot read as weights");
+    }
+    ggml_backend_buffer_type_t type = choose(*source, use, device);
+    // Tied weights are described twice; where both uses choose the same buffer they share one tensor.
+    ggml_tensor*& known = known_[{name, type}];
+    if (known == nullptr) {
+        Group& home = group(type);
+        known = ggml_new_tensor(home.context.get(), source->type, source->n_dims, source->ne);
+        ggml_set_name(known, name.c_str());
+        home.placed.push_back({source, known});
+    }
+    return known;
+}
+
+void Weights::load(const std::string& architecture) {
+    std::set<std::string> asked;
+    for (const auto& [key, tensor] : known_) asked.insert(key.first);
+    for (const GgufTensor& tensor : file_.tensors()) {
+        if (!asked.contains(tensor.name)) {
+            throw Failure(ASSAY_UNSUPPORTED, "tensor '" + tensor.name + "' is not part of the architecture '" +
+                                                 architecture + "' as this engine computes it");
+        }
+        uint64_t n_elements = 1;
+        for (const int64_t size : tensor.ne) n_elements *= static_cast<uint64_t>(size);
+        n_parameters_ += n_elements;
+        bytes_ += tensor.bytes;
+    }
+    for (Group& group : groups_) fill(group);
+}
+
+void Weights::fill(Group& group) {
+    const FileMapping& mapping = file_.mapping();
+    if (group.type == nullptr) {
+        // One buffer over the whole mapping: ggml wants the buffer aligned, not the tensors in it.
+        group.buffers.emplace_back(ggml_backend_cpu_buffer_from_ptr(const_cast<uint8_t*>(mapping.data()), mapping.size()));
+        if (!group.buffers.back()) throw Failure(ASSAY_MEMORY, "cannot make a buffer over the mapped model");
+        for (const Placed& item : group.placed) {
+            ggml_backend_tensor_alloc(group.buffers.back().get(), item.tensor,
+                                      const_cast<uint8_t*>(mapping.data()) + item.source->offset);
+            placement_["mapped"] += item.source->bytes;
+        }
+    } else {
+        group.buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(group.context.get(), group.type));
+        if (!group.buffers.back()) {
+            throw Failure(ASSAY_MEMORY, std::string("cannot allocate the weights in ") + ggml_backend_buft_name(group.type) +
+                                            " memory: " + take_ggml_error());
+        }
+        for (const Placed& item : group.placed) {
+            ggml_backend_tensor_set(item.tensor, mapping.data() + item.source->offset, 0, item.source->bytes);
+            placement_[ggml_backend_buft_name(group.type)] += item.source->bytes;
+            // The copy is the one in use: without this the model would be resident twice.
+            mapping.drop(item.source->offset, item.source->bytes);
+        }
+    }
+    for (const BufferHandle& buffer : group.buffers) {
+        ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    }
+}
+
+}  // namespace assay
