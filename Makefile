@@ -1,0 +1,125 @@
+# What a person types. Needs git, make, python3 with venv, and a C++ compiler; everything else is put into .venv.
+#
+#   make qualify   build the engine, get the model, run the bundled protocol, print the verdict, audit the evidence
+#   make test      lint, types, native tests and all tests, against the installed wheel
+#   make nightly   the long ones: sanitizers, and the slowed engine that must FAIL
+#   make bench     speed of the engine and of the harness's own parts
+#   make clients   real client programs against the bundled server
+#   make lint      ruff and mypy only
+#   make clean     remove what these targets made (never a store with evidence)
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+STAMPS := .venv/stamps
+# ggml is compiled for this very processor; a checkout that moves to another one builds it again.
+WHEELS := .cache/wheels/$(shell grep -m1 -E '^(flags|Features)' /proc/cpuinfo | sha256sum | cut -c1-12)
+JOBS ?= $(shell nproc)
+# A folder that happens to be the current one must not stand before the installed packages.
+export PYTHONSAFEPATH := 1
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+HOUSES := protocols engine recorder reports harness
+SOURCES := $(shell find $(HOUSES) -type f -not -path '*/__pycache__/*' -not -path 'engine/tests/*' -not -path 'engine/tools/*')
+PACKAGE := pyproject.toml README.md LICENSE
+GGML := ggml-python==0.0.45
+# On two cores these kernels multiply up to 2.5 times as fast; pip's own cache ignores the arguments.
+GGML_ARGUMENTS := -DGGML_LLAMAFILE=ON
+
+.PHONY: qualify test lint native nightly bench clients clean
+
+qualify: $(STAMPS)/assay
+	@$(BIN)/assay model fetch smollm2
+	@code=0; $(BIN)/assay run served-pair || code=$$?; \
+	case $$code in \
+	  0|1|3|4) ;; \
+	  *) echo "qualify: the job did not run to its end (exit code $$code)" >&2; exit $$code ;; \
+	esac; \
+	$(BIN)/assay report; \
+	$(BIN)/assay audit; \
+	echo "qualify: the job ran and its evidence audits; the verdict's own exit code is $$code"
+
+test: lint native
+	@$(BIN)/assay engine build --name tests --layout-salt 1
+	@mkdir -p .cache
+	@code=0; $(BIN)/pytest --junitxml=.cache/tests.xml || code=$$?; \
+	$(BIN)/python .ci/count .cache/tests.xml; \
+	exit $$code
+
+lint: $(STAMPS)/test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# The native tests share the objects of the wheel's build.
+native: $(STAMPS)/test
+	@$(BIN)/cmake .cache/build -DASSAY_TESTS=ON > .cache/native.log || { cat .cache/native.log >&2; exit 1; }
+	@$(BIN)/cmake --build .cache/build > .cache/native.log || { tail -n 60 .cache/native.log >&2; exit 1; }
+	@export ASSAY_TEST_MODEL=$$($(BIN)/assay model fetch smollm2 2> /dev/null | tail -n 1); \
+	$(BIN)/ctest --test-dir .cache/build --output-on-failure --no-tests=ignore; \
+	if [ -x .cache/build/tests/text_golden ]; then .cache/build/tests/text_golden tests/engine/golden; fi
+
+nightly: test
+	$(BIN)/cmake -G Ninja -S engine -B .cache/sanitized -DCMAKE_BUILD_TYPE=Release -DASSAY_TESTS=ON \
+	    -DASSAY_SANITIZE=address,undefined -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	    -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
+	$(BIN)/cmake --build .cache/sanitized
+	$(BIN)/ctest --test-dir .cache/sanitized --output-on-failure --no-tests=error
+	@code=0; $(BIN)/assay run served-slow-control || code=$$?; \
+	if [ $$code -ne 1 ]; then echo "nightly: the slowed engine must FAIL, but the exit code is $$code" >&2; exit 1; fi
+
+bench: $(STAMPS)/test
+	@$(BIN)/assay model fetch smollm2
+	$(BIN)/assay engine bench --model smollm2
+	@if compgen -G 'tests/bench/test_*.py' > /dev/null; then $(BIN)/pytest tests/bench --benchmark-only; fi
+
+clients: $(STAMPS)/clients
+	@$(BIN)/assay model fetch smollm2
+	$(BIN)/pytest tests/clients
+
+clean:
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+
+# ---------------------------------------------------------------- set-up, each step once
+$(STAMPS)/venv:
+	@echo "making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv
+	@mkdir -p $(STAMPS) && touch $@
+
+$(WHEELS)/ggml: | $(STAMPS)/venv
+	@echo "building $(GGML) with $(GGML_ARGUMENTS) (about a minute on two cores, once)"
+	@mkdir -p $(WHEELS) && rm -f $(WHEELS)/ggml_python-*.whl
+	@CMAKE_ARGS="$(GGML_ARGUMENTS)" $(PIP) wheel --no-cache-dir --no-deps --wheel-dir $(WHEELS) $(GGML)
+	@echo "$(GGML) $(GGML_ARGUMENTS)" > $@
+
+$(STAMPS)/dependencies: pyproject.toml .ci/requirements $(WHEELS)/ggml | $(STAMPS)/venv
+	@echo "installing what Assay is built with and runs with"
+	@$(PIP) install --no-deps --force-reinstall $(WHEELS)/ggml_python-*.whl
+	@$(BIN)/python .ci/requirements build run > .cache/requirements.txt
+	@$(PIP) install -r .cache/requirements.txt
+	@touch $@
+
+# A wheel, never an editable install: what is tested is what a user gets.
+$(STAMPS)/assay: $(STAMPS)/dependencies $(SOURCES) $(PACKAGE)
+	@echo "compiling the engine and installing Assay (about a minute the first time)"
+	@rm -rf .cache/dist && mkdir -p .cache/dist
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) wheel --no-cache-dir --no-build-isolation --no-deps \
+	    --wheel-dir .cache/dist --config-settings=build-dir=.cache/build .
+	@$(PIP) install --no-deps --force-reinstall .cache/dist/assay-*.whl
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/assay pyproject.toml
+	@echo "installing what the tests need"
+	@$(BIN)/python .ci/requirements test > .cache/requirements-test.txt
+	@$(PIP) install -r .cache/requirements-test.txt
+	@touch $@
+
+$(STAMPS)/clients: $(STAMPS)/test
+	@echo "installing the client programs"
+	@$(BIN)/python .ci/requirements clients > .cache/requirements-clients.txt
+	@$(PIP) install -r .cache/requirements-clients.txt
+	@touch $@

@@ -1,0 +1,87 @@
+"""How an audit is shown: the numbered checks, what was found, how far it can be trusted, what stays unproven."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from harness.console import Console, table
+from protocols.errors import HostError
+from recorder.audit import AuditResult, Level
+from recorder.keys import VerifierKey, parse_verifier_key, trusted_keys
+
+DESCRIPTIONS: Final = {
+    "entries": "every ledger line is an entry in canonical form",
+    "chain": "every entry names the hash of the one before it",
+    "locks": "every entry of a campaign carries its lock",
+    "checkpoints": "every checkpoint is signed over all lines before it",
+    "head": "the ledger continues the pinned head",
+    "files": "every file is named by the ledger, none is missing",
+    "order": "loads follow the locked schedule",
+    "blobs": "every blob has its hash and size",
+    "copies": "lock, protocol, reports, notes and keys are as recorded",
+    "database": "the database is whole and of this schema",
+    "rows": "every row is what ledger and blobs give",
+    "promises": "what the lock names by hash is what was recorded",
+    "requests": "every measured request is the locked one",
+    "gates": "the gates, evaluated again from raw bytes, give what is recorded",
+    "verdict": "their combination is the recorded verdict",
+}
+
+
+def read_keys(given: Sequence[str]) -> tuple[VerifierKey, ...]:
+    """Return the trusted keys: those given (texts or files), else the user's key ring."""
+    if not given:
+        return trusted_keys()
+    keys = []
+    for text in given:
+        path = Path(text)
+        try:
+            content = path.read_text("ascii", errors="replace").strip() if path.is_file() else text
+        except OSError as error:
+            raise HostError(f"the key cannot be read: {error.strerror}", where=text) from None
+        keys.append(parse_verifier_key(content))
+    return tuple(keys)
+
+
+def audit_document(result: AuditResult, level: Level) -> dict[str, Any]:
+    """Return an audit as plain JSON values."""
+    return {
+        "is_sound": result.is_sound,
+        "is_partial": result.is_partial,
+        "trust": result.trust,
+        "level": level,
+        "checks": [asdict(check) | {"what": DESCRIPTIONS.get(check.label, check.label)} for check in result.checks],
+        "findings": [asdict(finding) for finding in result.findings],
+        "notes": list(result.notes),
+        "open_points": list(result.open_points),
+        "counts": dict(result.counts),
+        "head": result.head,
+    }
+
+
+def show_audit(console: Console, result: AuditResult, level: Level) -> None:
+    """Print an audit for a person."""
+    rows = [
+        (str(check.number), check.label, check.state, str(check.items), DESCRIPTIONS.get(check.label, ""))
+        for check in result.checks
+    ]
+    console.show(table(("", "check", "result", "looked at", "what must hold"), rows))
+    for finding in result.findings:
+        console.show("", f"does not hold: {finding.place}", f"  {finding.message} [{finding.check}]")
+        if finding.expected is not None or finding.found is not None:
+            console.show(f"  expected {finding.expected}", f"  found    {finding.found}")
+    for title, lines in (("note", result.notes), ("unproven", result.open_points)):
+        console.show(*(f"{title}: {line}" for line in lines))
+    console.show("", summary(result, level), f"head: {result.head}")
+
+
+def summary(result: AuditResult, level: Level) -> str:
+    """Return the one sentence that an audit comes to."""
+    partial = ", partial" if result.is_partial else ""
+    if not result.is_sound:
+        first = result.findings[0]
+        return f"NOT SOUND{partial}: {len(result.findings)} findings; the first place is {first.place}"
+    return f"sound{partial}, {result.trust}, checked up to level {level}"

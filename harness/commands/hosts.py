@@ -1,0 +1,28 @@
+"""`assay doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from harness.console import table
+from harness.doctor import examine
+from harness.options import EXIT_EXECUTION, EXIT_OK, Settings, command
+
+
+@command("doctor", example="assay doctor")
+def doctor(settings: Settings) -> int:
+    """Say what this machine can do and what it cannot, with the next command to type; exit 5 if something lacks."""
+    lines = examine(settings.store)
+    rows = [(line.topic, line.name, line.state, line.found, line.next) for line in lines]
+    settings.console.result(
+        [asdict(line) for line in lines],
+        lambda console: console.show(table(("", "what", "state", "found", "next"), rows)),
+    )
+    return EXIT_EXECUTION if any(line.state == "missing" for line in lines) else EXIT_OK
+
+
+def register(root: click.Group) -> None:
+    """Add the command to the root group."""
+    root.add_command(doctor)

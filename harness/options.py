@@ -1,0 +1,119 @@
+"""What every command shares: `--store`, `--json`, an example in its help, and errors that end in an exit code."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engine.cache import cache_folder
+from harness.console import Console
+from protocols.errors import AssayError, EngineError
+
+EXIT_OK = 0
+EXIT_USAGE = 2
+EXIT_EXECUTION = 5
+EXIT_INTERRUPTED = 130
+STORE_VARIABLE = "ASSAY_STORE"
+DEFAULT_STORE = Path("assay-store")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a command gets besides its own options: where the store is, where to print, whether to show tracebacks."""
+
+    store: Path
+    console: Console
+    debug: bool
+
+
+def assay_version() -> str:
+    """Return the installed version; a source tree that is not installed has none."""
+    try:
+        return version("assay")
+    except PackageNotFoundError:
+        return "0+source"
+
+
+def command(name: str, *, example: str, with_store: bool = True) -> Callable[[Callable[..., int]], click.Command]:
+    """Make a function `(settings, **options) -> exit code` a command.
+
+    The first docstring paragraph is the help; `example` is one or more command lines.
+    """
+
+    def decorate(function: Callable[..., int]) -> click.Command:
+        @functools.wraps(function)
+        def run(*, as_json: bool, store: Path | None = None, **options: Any) -> int:  # noqa: ANN401 - click's options
+            debug = bool(click.get_current_context().find_root().obj)
+            settings = Settings(store=store or DEFAULT_STORE, console=Console(as_json=as_json), debug=debug)
+            return guarded(settings, lambda: function(settings, **options))
+
+        made: Callable[..., int] = run
+        made = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")(made)
+        if with_store:
+            made = click.option(
+                "--store",
+                type=click.Path(path_type=Path, file_okay=False),
+                envvar=STORE_VARIABLE,
+                show_envvar=True,
+                help="Folder of the evidence store.  [default: ./assay-store]",
+            )(made)
+        lines = "\n".join(f"  {line}" for line in example.splitlines())
+        return click.command(name, epilog=f"\b\nExample:\n{lines}")(made)
+
+    return decorate
+
+
+def guarded(settings: Settings, action: Callable[[], int]) -> int:
+    """Run a command's action; turn every error into one clean block and an exit code."""
+    try:
+        return action()
+    except AssayError as error:
+        settings.console.fail(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        settings.console.say("interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone (`assay list | head`): nothing more to say, and nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_OK
+    except (click.ClickException, click.exceptions.Exit):
+        raise
+    except Exception as error:  # the last line of defence; the traceback is kept in a file
+        if settings.debug:
+            raise
+        settings.console.fail(unexpected(error))
+        return EXIT_EXECUTION
+
+
+def unexpected(error: Exception) -> EngineError:
+    """Write the traceback of an unexpected error to a file and return the error to show in its place.
+
+    The file lies in the cache folder and not in the store: a store holds only what its ledger names.
+    """
+    text = "".join(traceback.format_exception(error))
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    path: Path | None = None
+    for folder in (cache_folder() / "errors", Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"assay-{stamp}-{os.getpid()}.txt"
+            path.write_text(text)
+            break
+        except OSError:
+            path = None
+    return EngineError(
+        f"this should not have happened: {type(error).__name__}: {error}",
+        where=str(path) if path else None,
+        hint="the file holds the traceback, `assay --debug ...` shows it here; what was recorded stays: `assay audit`",
+    )

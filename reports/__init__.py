@@ -1,0 +1,1 @@
+"""What may be said: facts with provenance, claims bound to gates, and renderers without arithmetic."""

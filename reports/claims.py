@@ -1,0 +1,253 @@
+"""Sentences that are bound to gate results: nothing is claimed that a gate does not support.
+
+Each claim names the gate that it rests on. A loss gate that PASSes carries the one claim that a release may quote;
+every other status carries a sentence that says what may not be said, and the cheapest step that would change it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from protocols.schema import LossGate, Protocol
+from protocols.stats import MIN_DF, t_quantile
+from reports import style
+from reports.facts import Facts, GateFact, LoadFact
+
+HEADLINES = {
+    "PASS": "The candidate may replace the baseline within the stated scope.",
+    "FAIL": "The candidate must not replace the baseline.",
+    "INCONCLUSIVE": "Not decided: the evidence supports neither a yes nor a no.",
+    "SCREEN_ONLY": "Screened only: nothing spoke against the candidate, but this design cannot qualify it.",
+    "NOT_RUN": "Not decided: a required check could not be run.",
+    "NOT_COMPARABLE": "Not comparable: the two engines did not do the same work, so their speeds say nothing.",
+    "INVALID": "Invalid: a rule that was fixed beforehand broke, so nothing is concluded.",
+}
+UNFINISHED = "No verdict yet: the campaign is not complete. What the gates say now is shown, and is no verdict."
+METRICS = {"prefill_rate": "prefill rate", "generation_rate": "generation rate"}
+_MOST_BLOCKS = 64
+_NOISY = frozenset({"load_average", "pressure_cpu", "pressure_memory", "pressure_io", "foreign_gpu_processes"})
+"""Findings of the preflight that say that the host was not ours alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One sentence and the gate that it rests on. `kind`: may be said, may not be said, or what to do next."""
+
+    kind: Literal["may_say", "may_not_say", "next"]
+    gate: str
+    text: str
+
+
+def headline(facts: Facts) -> str:
+    """Return the one sentence under the verdict."""
+    return HEADLINES[facts.verdict.status] if facts.is_recorded else UNFINISHED
+
+
+def claims_of(facts: Facts) -> tuple[Claim, ...]:
+    """Return every claim, in the order of the gates. A next step that several gates share is named once."""
+    claims: list[Claim] = []
+    steps: set[str] = set()
+    for claim in (claim for gate in facts.gates for claim in _claims(gate, facts)):
+        if claim.kind == "next" and claim.text in steps:
+            continue
+        steps.add(claim.text)
+        claims.append(claim)
+    return tuple(claims)
+
+
+def _claims(gate: GateFact, facts: Facts) -> Iterator[Claim]:
+    may_speak = facts.is_recorded and facts.verdict.status != "INVALID"
+    if gate.status == "PASS" and may_speak:
+        yield Claim(kind="may_say", gate=gate.id, text=_supported(gate, facts))
+        return
+    if gate.status == "FAIL" and may_speak:
+        yield Claim(kind="may_say", gate=gate.id, text=gate.reason)
+    if gate.kind in {"loss", "screen_loss"}:
+        metric = METRICS[str(_loss_gate(facts.protocol, gate.id).metric)] if gate.kind == "loss" else "rate"
+        yield Claim(
+            kind="may_not_say",
+            gate=gate.id,
+            text=f"That the candidate's {metric} is as good as the baseline's: gate {gate.id} is {gate.status}.",
+        )
+    if gate.status not in {"PASS", "FAIL"}:
+        yield Claim(kind="next", gate=gate.id, text=next_step(gate, facts))
+
+
+def _loss_gate(protocol: Protocol, gate_id: str) -> LossGate:
+    return next(gate for gate in protocol.gates if gate.id == gate_id and isinstance(gate, LossGate))
+
+
+def _supported(gate: GateFact, facts: Facts) -> str:
+    if gate.kind != "loss":
+        return gate.reason
+    locked = _loss_gate(facts.protocol, gate.id)
+    workload = facts.protocol.workload(locked.workload)
+    return (
+        f"On this host, with this model, {workload.prompt_tokens} prompt tokens and "
+        f"{workload.generated_tokens} generated tokens, the candidate's {METRICS[locked.metric]} "
+        f"is not lower than the baseline's by {gate.margin} % or more "
+        f"({100 * (1 - float(locked.alpha)):g} % confidence)."
+    )
+
+
+def loss_numbers(gate: GateFact) -> tuple[tuple[str, str], ...]:
+    """Return name and text of every number that a loss gate rests on; empty where it computed none."""
+    inputs = gate.inputs
+    if gate.kind != "loss" or "loss_pct" not in inputs:
+        return ()
+    return (
+        ("estimated loss", style.percent(_real(inputs["loss_pct"]), signed=True)),
+        ("lower bound", style.percent(_real(inputs["loss_low_pct"]), signed=True)),
+        ("upper bound", style.percent(_real(inputs["loss_high_pct"]), signed=True)),
+        ("margin", f"{gate.margin} %"),
+        ("loads", f"{inputs['n_baseline']} baseline, {inputs['n_candidate']} candidate"),
+        ("drift a load", style.percent(_real(inputs["drift_pct_per_load"]), signed=True)),
+        ("noise of a load", style.percent(_real(inputs["sigma_pct"]))),
+        ("by the client's clock", style.percent(_real(inputs["client_loss_pct"]), signed=True)),
+    )
+
+
+def _real(text: object) -> float | None:
+    return None if text is None else float(str(text))
+
+
+def next_step(gate: GateFact, facts: Facts) -> str:
+    """Return the cheapest step that could change a gate that neither passed nor failed."""
+    if not _is_complete(facts):
+        return "Complete the campaign: `assay resume`."
+    if gate.status == "NOT_COMPARABLE":
+        blockers = ", ".join(str(item) for item in gate.inputs.get("blocked_by", []))
+        return f"Make the work equal first: {blockers}."
+    if gate.status == "NOT_RUN":
+        return f"Meet the need that it names: {gate.reason}"
+    if gate.kind == "loss" and "loss_pct" in gate.inputs:
+        return _blocks_step(gate, facts)
+    if gate.status == "SCREEN_ONLY":
+        return "Use a loss gate in a protocol with `claim: non_inferiority`: a screen never qualifies."
+    return "Find the cause that the gate names, then run a new campaign."
+
+
+def _is_complete(facts: Facts) -> bool:
+    done = {load.index for load in facts.loads if load.state == "COMPLETE"}
+    return done == {load.index for load in facts.loads}
+
+
+def _blocks_step(gate: GateFact, facts: Facts) -> str:
+    """Say how many blocks would decide at the noise seen, or that a quiet host is cheaper."""
+    inputs = gate.inputs
+    sigma, loss = _real(inputs["sigma_of_these_loads_pct"] or inputs["sigma_pct"]), _real(inputs["loss_pct"])
+    if sigma is None or loss is None or gate.margin is None:
+        return "Run at least two blocks of four loads: fewer leave no noise estimate."
+    if inputs["is_noisier_than_calibration"]:
+        return "Make the host quieter, or calibrate it again: these loads vary more than its calibration allows."
+    blocks = blocks_to_decide(sigma / 100, loss / 100, float(gate.margin) / 100, float(inputs["alpha"]))
+    if blocks is None:
+        return (
+            f"The estimate lies too close to the margin of {gate.margin} % for {_MOST_BLOCKS} blocks: "
+            f"choose another margin before a new campaign."
+        )
+    enough = (
+        f"{blocks} blocks of four loads are enough if the noise stays at {style.percent(sigma)} a load and the loss at "
+        f"{style.percent(loss, signed=True)}"
+    )
+    if any(finding.effect == "warn" and finding.id in _NOISY for finding in facts.preflight):
+        return f"Run it again on a quiet host: other work ran on this one (see the limits). Otherwise {enough}."
+    return f"Run a new campaign with more loads: {enough}. A quieter host needs fewer."
+
+
+def blocks_to_decide(sigma: float, loss: float, margin: float, alpha: float) -> int | None:
+    """Return the fewest mirrored blocks whose bound leaves the margin, were noise and loss as given; None past 64."""
+    distance = abs(math.log1p(-min(loss, 0.999)) - math.log1p(-margin))
+    for blocks in range(1, _MOST_BLOCKS + 1):
+        df = 4 * blocks - 3
+        if df >= MIN_DF and t_quantile(1 - alpha, df) * sigma * math.sqrt(1 / blocks) < distance:
+            return blocks
+    return None
+
+
+def control_lines(facts: Facts) -> tuple[str, ...]:
+    """Return what a control protocol expected and what was found, with each known fault beside the measured loss."""
+    expected = facts.protocol.expect
+    if expected is None:
+        return ()
+    found = facts.verdict.status if facts.is_recorded else "no verdict yet"
+    as_expected = (
+        "as expected" if found == expected else "NOT as expected: the judge cannot be believed before this is explained"
+    )
+    lines = [f"This is a control. Expected verdict: {expected}. Found: {found}, {as_expected}."]
+    faults = [fault for arm in facts.arms if arm.arm == "candidate" for fault in arm.faults]
+    for fault in faults:
+        name, _, share = fault.partition("=")
+        if name != "slow-decode" or not share:
+            lines.append(f"Known fault of the candidate: {fault}.")
+            continue
+        lines += [
+            f"Known fault of the candidate: {share} % lower generation rate. {_measured_loss(gate)}"
+            for gate in facts.gates
+            if gate.kind == "loss" and "loss_pct" in gate.inputs and gate.inputs.get("metric") == "generation_rate"
+        ]
+    return tuple(lines)
+
+
+def _measured_loss(gate: GateFact) -> str:
+    loss, low, high = (style.percent(_real(gate.inputs[f"loss{part}_pct"])) for part in ("", "_low", "_high"))
+    return f"Measured by gate {gate.id}: loss of {loss} (bounds {low} to {high})."
+
+
+def failed_loads(facts: Facts) -> tuple[LoadFact, ...]:
+    """Return the loads that were started and are not COMPLETE."""
+    return tuple(load for load in facts.loads if load.state not in {"COMPLETE", None})
+
+
+def not_measured(facts: Facts) -> tuple[str, ...]:
+    """Return what this campaign says nothing about."""
+    protocol = facts.protocol
+    lines = [f"Gate {gate.id} was NOT_RUN: {gate.reason}" for gate in facts.gates if gate.status == "NOT_RUN"]
+    not_run = [load.label for load in facts.loads if load.state is None]
+    if not_run:
+        lines.append(f"Loads that were not run: {', '.join(not_run)}.")
+    if any(provider.name == "gpu" and provider.state == "absent" for provider in facts.providers):
+        lines.append("GPU: no GPU telemetry on this host.")
+    watched = [load.telemetry for load in facts.loads if load.telemetry is not None]
+    if not any(one.energy_j is not None for one in watched):
+        lines.append("Energy: this host shows no energy counter to us.")
+    if not any(one.cpu_clock_mhz is not None for one in watched):
+        lines.append("CPU clock: this host does not show it to us.")
+    if not any(one.cpu_temp_c is not None for one in watched):
+        lines.append("CPU temperature: this host does not show it to us.")
+    sizes = ", ".join(f"{w.prompt_tokens} + {w.generated_tokens}" for w in protocol.workloads)
+    lines.append(f"Other lengths than {sizes} tokens (prompt + generated), other models, other hosts, other settings.")
+    lines.append("Several requests at once: each load served one request at a time.")
+    lines.append("The quality of the text, beyond whether both arms generate the same token ids.")
+    return tuple(lines)
+
+
+def limits_of(facts: Facts) -> tuple[str, ...]:
+    """Return what keeps the verdict from meaning more than it says."""
+    lines = [f"Scope: one host, one model, protocol {facts.protocol.id}."]
+    if facts.protocol.claim == "screen":
+        lines.append("The protocol claims only a screen, which can reject but never qualify.")
+    lines += [
+        f"{arm.arm} is an endpoint that is not started afresh for each load." for arm in facts.arms if not arm.is_fresh
+    ]
+    lines += [
+        f"Host: {finding.message} (found {finding.found}, expected {finding.expected})."
+        for finding in facts.preflight
+        if finding.effect == "warn"
+    ]
+    uncovered = [
+        load.label for load in facts.loads if load.telemetry is not None and not load.telemetry.covers_requests
+    ]
+    if uncovered:
+        lines.append(f"Telemetry does not cover all requests of {', '.join(uncovered)}.")
+    disagree = sorted({load.label for load in facts.loads for one in load.workloads if one.timings_disagree})
+    if disagree:
+        labels = ", ".join(disagree)
+        lines.append(f"Engine and client disagree about times by more than max(2 %, 20 ms) in {labels}.")
+    if facts.interruptions:
+        times = "once" if len(facts.interruptions) == 1 else f"{style.count(len(facts.interruptions))} times"
+        lines.append(f"The campaign was interrupted {times}: the loads before and after ran at different times.")
+    return tuple(lines)

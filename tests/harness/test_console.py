@@ -1,0 +1,109 @@
+"""Progress and tables on a terminal and without one."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console as RichConsole
+
+from harness.console import Console, LiveProgress, PlainProgress, panel, table
+from harness.progress import Clockwork
+from protocols.errors import HostError, Problem, ProtocolError
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def play(progress: Any) -> None:
+    progress.begin(campaign_id="pair-1", n_positions=2, n_done=1)
+    progress.position(number=2, label="C1", arm="candidate")
+    progress.phase("measures cold")
+    progress.tick(event_count=0, seconds=0.0)
+    progress.tick(event_count=64, seconds=0.5)
+    progress.warn("other work runs")
+    progress.load_done(state="PARTIAL", reason="it died")
+    progress.end()
+
+
+def test_without_a_terminal_progress_is_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    progress = console.progress()
+    assert isinstance(progress, PlainProgress)
+    play(progress)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "campaign pair-1: 2 loads, 1 already complete"
+    assert lines[1] == "[2/2] C1 candidate: starts, time left unknown"
+    assert lines[2] == "[2/2] C1 candidate: measures cold"
+    assert lines[3] == "warning: other work runs"
+    assert lines[4].startswith("[2/2] C1 candidate: PARTIAL after ")
+    assert lines[4].endswith(" s (it died)")
+
+
+def test_on_a_terminal_progress_shows_position_phase_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    console = Console()
+    screen = Terminal()
+    console.err = RichConsole(file=screen, force_terminal=True, width=120, highlight=False)
+    progress = console.progress()
+    assert isinstance(progress, LiveProgress)
+    play(progress)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    for part in (
+        "[2/2] C1 candidate",
+        "measures cold",
+        "prefill",
+        "128 tokens/s",
+        "time left unknown",
+        "PARTIAL after",
+    ):
+        assert part in shown
+
+
+def test_time_left_is_the_mean_of_the_loads_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("harness.progress.time.monotonic", lambda: now[0])
+    clock = Clockwork()
+    clock.begin("pair-1", 4)
+    clock.position(1, "A1", "baseline")
+    assert clock.left() == "time left unknown"
+    now[0] += 50
+    assert clock.load_done() == 50
+    clock.position(2, "C1", "candidate")
+    assert clock.left() == "2 min 30 s left"
+    now[0] += 10
+    assert clock.left() == "2 min 20 s left"
+    now[0] += 1000
+    assert clock.left() == "0 s left"
+
+
+def test_an_error_says_what_where_and_what_next(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().fail(HostError("the disk is full", where="/store", hint="free some room"))
+    assert capsys.readouterr().err == "error: the disk is full\n  where: /store\n  next:  free some room\n"
+
+
+def test_many_problems_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    problems = [Problem(where=f"p.yaml:{line}", message="wrong", hint="mend it") for line in (3, 9)]
+    Console().fail(ProtocolError.from_problems("p.yaml", problems))
+    assert capsys.readouterr().err == "error: 2 problems\n  p.yaml:3: wrong; mend it\n  p.yaml:9: wrong; mend it\n"
+
+
+def test_text_from_outside_is_never_read_as_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    console.show("a [red]path[/red]", table(("x",), [("[bold]y[/bold]",)]), panel("t", "PASS", ["[blink]z[/blink]"]))
+    console.say("[link=x]w[/link]")
+    shown = capsys.readouterr()
+    for part in ("[red]path[/red]", "[bold]y[/bold]", "[blink]z[/blink]"):
+        assert part in shown.out
+    assert "[link=x]w[/link]" in shown.err
+
+
+def test_long_lines_of_tables_and_panels_are_wrapped_and_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    words = " ".join(f"word{number}" for number in range(60))
+    Console().show(panel("Verdict", "PASS", [words]), table(("reason",), [(words,)]))
+    shown = capsys.readouterr().out
+    assert shown.count("word59") == 2

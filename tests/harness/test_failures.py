@@ -1,0 +1,121 @@
+"""Every way in which an engine can break: a record, a clear message, an exit code, sound evidence, and never a traceback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+BROKEN = {
+    "not-start": "ended before it was ready (exit code 7)",
+    "never-ready": "was not ready within 2 s",
+    "die-after=5": "the engine has ended",
+    "hang-after=5": "nothing came for 1 s",
+    "nonsense": "the answer is not HTTP",
+    "not-json": "stream_error",
+    "http-error": "the cache is on fire",
+}
+SHORT = "{load_s: 2, request_s: 5, idle_s: 1, campaign_min: 5}"
+ONE_ARM_LATER = "{kind: explicit, order: [A1, C1], burn_in: false}"
+
+
+def run_broken(world: Any, fault: str) -> Any:
+    path = world.protocol(candidate=["--fault", fault, "--fault-start", "1"], schedule=ONE_ARM_LATER, limits=SHORT)
+    return world.run("run", path, "--store", world.store, "--json")
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_engine_ends_its_load_as_partial_and_the_campaign_can_go_on(world: Any, fault: str) -> None:
+    ended = run_broken(world, fault)
+    report = ended.json()
+    assert ended.code == 5, ended.err
+    assert "Traceback" not in ended.err + ended.out
+    states = [(load["label"], load["state"]) for load in report["loads"]]
+    assert states == [("A1", "COMPLETE"), ("C1", "PARTIAL")]
+    assert BROKEN[fault] in report["loads"][1]["reason"]
+    assert BROKEN[fault] in ended.err, "the person who waits is told"
+    assert not report["is_recorded"]
+    assert world.living_engines() == []
+
+    audit = world.run("audit", "--store", world.store, "--json")
+    assert (audit.code, audit.json()["findings"]) == (0, [])
+
+    resumed = world.run("resume", "--store", world.store, "--json")
+    loads = [(load["label"], load["attempt"], load["state"]) for load in resumed.json()["loads"]]
+    assert loads == [("A1", 1, "COMPLETE"), ("C1", 1, "PARTIAL"), ("C1", 2, "COMPLETE")], resumed.err
+    assert (resumed.code, resumed.json()["verdict"]["status"]) == (0, "PASS")
+    assert world.run("audit", "--store", world.store).code == 0
+
+
+WRONG = {
+    "wrong-tokens": ("tokens", "differs from A1 at token 12"),
+    "wrong-counts": ("complete", "has 33 prompt tokens, stated are 32"),
+    "short-answer": ("complete", "has 22 generated tokens, stated are 24"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_an_engine_that_does_other_work_fails_the_exact_gates(world: Any, fault: str) -> None:
+    ended = run_broken(world, fault)
+    report = ended.json()
+    gate_id, words = WRONG[fault]
+    gate = next(gate for gate in report["gates"] if gate["id"] == gate_id)
+    assert (ended.code, report["verdict"]["status"], gate["status"]) == (1, "FAIL", "FAIL"), ended.err
+    assert words in gate["reason"]
+    assert [load["state"] for load in report["loads"]] == ["COMPLETE", "COMPLETE"]
+
+
+def test_speeds_of_unequal_work_are_not_compared(world: Any) -> None:
+    path = world.protocol(candidate=["--fault", "wrong-tokens"], gates=world.EXACT_GATES + world.LOSS_GATE)
+    report = world.run("run", path, "--store", world.store, "--json").json()
+    gate = next(gate for gate in report["gates"] if gate["id"] == "generation-loss")
+    assert gate["status"] == "NOT_COMPARABLE"
+    said = " ".join(claim["text"] for claim in report["claims"] if claim["gate"] == "generation-loss")
+    assert "That the candidate's generation rate is as good as the baseline's" in said
+
+
+def test_an_engine_that_ignores_sigterm_is_killed_and_its_load_still_counts(world: Any) -> None:
+    ended = run_broken(world, "ignore-term")
+    assert (ended.code, ended.json()["verdict"]["status"]) == (0, "PASS"), ended.err
+    assert "C1: the engine did not end within 5 s and was killed" in ended.err
+    assert world.living_engines() == []
+
+
+def test_a_model_that_is_missing_is_a_clean_error_and_leaves_no_store(world: Any) -> None:
+    path = world.protocol()
+    (world.root / "tiny.gguf").unlink()
+    ended = world.run("run", path, "--store", world.store)
+    assert ended.code == 5
+    assert "error: there is no such model file" in ended.err
+    assert "next:" in ended.err
+    assert not world.store.exists()
+
+
+def test_the_time_of_the_campaign_ends_it_as_an_interruption(
+    world: Any, monkeypatch: pytest.MonkeyPatch, as_user_of: Any
+) -> None:
+    """The limit is checked before each load, so the clock of the runner is moved and not waited for."""
+    from harness import runner
+    from harness.console import Console
+
+    as_user_of(world)
+    times = iter([0.0, *[61.0 * 5] * 50])
+    monkeypatch.setattr(runner.time, "monotonic", lambda: next(times))
+    end = runner.run_campaign(world.protocol(schedule=world.PAIR), world.store, progress=Console().progress())
+    assert end.exit_code == 5
+    assert end.stopped_by == "the campaign's time of 5 minutes is over"
+    assert [load.state for load in end.facts.loads] == [None, None]
+
+
+def test_a_full_disk_stops_the_campaign_before_the_next_load(
+    world: Any, monkeypatch: pytest.MonkeyPatch, as_user_of: Any
+) -> None:
+    from harness import runner
+    from harness.console import Console
+    from harness.preflight import Finding
+
+    as_user_of(world)
+    full = Finding(id="disk_room", effect="refuse", found="3 MiB", expected="at least 70 MiB", message="no room")
+    monkeypatch.setattr(runner, "check_disk", lambda *_: full)
+    end = runner.run_campaign(world.protocol(schedule=world.PAIR), world.store, progress=Console().progress())
+    assert (end.exit_code, end.stopped_by) == (5, "no room: found 3 MiB, needs at least 70 MiB")

@@ -1,0 +1,153 @@
+"""Nothing is claimed that a gate does not support."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from protocols.results import GateStatus
+from protocols.stats import t_quantile
+from reports.claims import blocks_to_decide, claims_of, control_lines, headline, limits_of, next_step, not_measured
+from reports.facts import Facts, VerdictFact
+
+Change = Callable[..., Facts]
+
+
+def said(facts: Facts, gate_id: str, kind: str) -> list[str]:
+    return [claim.text for claim in claims_of(facts) if (claim.gate, claim.kind) == (gate_id, kind)]
+
+
+def test_a_loss_gate_that_passes_carries_the_claim_with_its_scope_and_confidence(passed: Facts) -> None:
+    claim = (
+        "On this host, with this model, 512 prompt tokens and 128 generated tokens, the candidate's generation rate is not "
+        "lower than the baseline's by 10 % or more (95 % confidence)."
+    )
+    assert said(passed, "generation-loss", "may_say") == [claim]
+    assert said(passed, "generation-loss", "may_not_say") == []
+
+
+@pytest.mark.parametrize("status", sorted(set(GateStatus.__args__) - {"PASS"}))  # type: ignore[attr-defined]
+def test_no_other_status_of_a_loss_gate_claims_that_the_candidate_is_as_good(
+    passed: Facts, with_gate: Change, status: str
+) -> None:
+    facts = with_gate(passed, "generation-loss", status=status, reason="Because.")
+    assert not any("is not lower" in text for text in said(facts, "generation-loss", "may_say"))
+    assert said(facts, "generation-loss", "may_not_say") == [
+        f"That the candidate's generation rate is as good as the baseline's: gate generation-loss is {status}."
+    ]
+
+
+@pytest.mark.parametrize("status", sorted(set(GateStatus.__args__) - {"PASS", "FAIL"}))  # type: ignore[attr-defined]
+def test_every_undecided_gate_has_a_next_step(passed: Facts, with_gate: Change, status: str) -> None:
+    for gate in passed.gates:
+        facts = with_gate(passed, gate.id, status=status)
+        assert len(said(facts, gate.id, "next")) == 1
+
+
+def test_a_step_that_many_gates_share_is_named_once(broken: Facts) -> None:
+    assert [claim.text for claim in claims_of(broken) if claim.kind == "next"] == [
+        "Complete the campaign: `assay resume`."
+    ]
+
+
+def test_a_campaign_without_a_recorded_verdict_claims_nothing(broken: Facts, passed: Facts) -> None:
+    unrecorded = replace(passed, verdict=replace(passed.verdict, entry_seq=None))
+    for facts in (broken, unrecorded):
+        assert [claim for claim in claims_of(facts) if claim.kind == "may_say"] == []
+        assert headline(facts).startswith("No verdict yet")
+    assert next_step(broken.gates[0], broken) == "Complete the campaign: `assay resume`."
+
+
+def test_an_invalid_campaign_claims_nothing(passed: Facts) -> None:
+    invalid = replace(passed, verdict=VerdictFact(status="INVALID", reason="x", exit_code=4, entry_seq=3))
+    assert [claim for claim in claims_of(invalid) if claim.kind == "may_say"] == []
+
+
+def test_every_verdict_has_a_headline(passed: Facts) -> None:
+    from protocols.verdicts import EXIT_CODES
+
+    headlines = {headline(replace(passed, verdict=replace(passed.verdict, status=status))) for status in EXIT_CODES}
+    assert len(headlines) == len(EXIT_CODES)
+
+
+def test_unequal_work_is_named_as_the_thing_to_mend(passed: Facts, with_gate: Change) -> None:
+    facts = with_gate(passed, "generation-loss", status="NOT_COMPARABLE", inputs={"blocked_by": ["tokens is FAIL"]})
+    assert said(facts, "generation-loss", "next") == ["Make the work equal first: tokens is FAIL."]
+
+
+def undecided(facts: Facts, with_gate: Change, inputs: dict[str, Any]) -> str:
+    changed = with_gate(facts, "generation-loss", status="INCONCLUSIVE", inputs=inputs)
+    return said(changed, "generation-loss", "next")[0]
+
+
+def test_an_inconclusive_loss_names_the_blocks_that_would_decide(
+    passed: Facts, with_gate: Change, loss_inputs: Any
+) -> None:
+    quiet = replace(passed, preflight=())
+    step = undecided(quiet, with_gate, loss_inputs("generation_rate", 7.5, -1.0, 12.0))
+    assert step.startswith("Run a new campaign with more loads: 3 blocks of four loads are enough")
+    at_margin = undecided(quiet, with_gate, loss_inputs("generation_rate", 10.0, 2.0, 17.0))
+    assert "lies too close to the margin of 10 %" in at_margin
+
+
+def test_on_a_busy_host_the_cheapest_step_is_a_quiet_host(passed: Facts, with_gate: Change, loss_inputs: Any) -> None:
+    step = undecided(passed, with_gate, loss_inputs("generation_rate", 7.5, -1.0, 12.0))
+    assert step.startswith(
+        "Run it again on a quiet host: other work ran on this one (see the limits). Otherwise 3 blocks"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sigma", "loss", "margin"), [(0.04, 0.0, 0.1), (0.1, 0.02, 0.1), (0.02, 0.3, 0.1), (0.01, -0.02, 0.02)]
+)
+def test_the_stated_number_of_blocks_is_the_fewest_whose_bound_leaves_the_margin(
+    sigma: float, loss: float, margin: float
+) -> None:
+    def leaves(blocks: int) -> bool:
+        half_width = t_quantile(0.95, 4 * blocks - 3) * sigma / math.sqrt(blocks)
+        return half_width < abs(math.log(1 - loss) - math.log(1 - margin))
+
+    blocks = blocks_to_decide(sigma, loss, margin, 0.05)
+    assert blocks is not None
+    assert leaves(blocks)
+    assert blocks == 2 or not leaves(blocks - 1), "one block leaves too few degrees of freedom"
+    assert blocks >= 2
+
+
+def test_a_control_shows_expected_against_found_and_the_fault_beside_the_loss(control: Facts) -> None:
+    lines = control_lines(control)
+    assert lines[0] == "This is a control. Expected verdict: FAIL. Found: FAIL, as expected."
+    assert lines[1] == (
+        "Known fault of the candidate: 30 % lower generation rate. Measured by gate generation-loss: loss of 29.90 % "
+        "(bounds 28.75 % to 31.02 %)."
+    )
+
+
+def test_a_control_with_another_verdict_says_that_the_judge_cannot_be_believed(control: Facts) -> None:
+    passed = replace(control, verdict=replace(control.verdict, status="PASS"))
+    assert "NOT as expected: the judge cannot be believed" in control_lines(passed)[0]
+
+
+def test_a_protocol_without_an_expectation_is_no_control(passed: Facts) -> None:
+    assert control_lines(passed) == ()
+
+
+def test_what_was_not_measured_names_gates_loads_sensors_and_scope(
+    passed: Facts, broken: Facts, with_gate: Change
+) -> None:
+    facts = with_gate(passed, "counters", status="NOT_RUN", reason="The engine reports no counters.")
+    lines = not_measured(facts)
+    assert lines[0] == "Gate counters was NOT_RUN: The engine reports no counters."
+    assert "GPU: no GPU telemetry on this host." in lines
+    assert any(line.startswith("Energy:") for line in lines)
+    assert any("512 + 128 tokens" in line for line in lines)
+    assert any(line.startswith("Loads that were not run: ") for line in not_measured(broken))
+
+
+def test_limits_name_warnings_and_interruptions(passed: Facts, broken: Facts) -> None:
+    assert "Host: other work runs (found 1.40, expected below 1)." in limits_of(passed)
+    assert any("interrupted once" in line for line in limits_of(broken))

@@ -1,0 +1,57 @@
+"""The Markdown report, word for word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from reports.facts import Facts
+from reports.markdown import render_markdown
+
+Golden = Callable[[str, bytes], None]
+
+
+def test_the_report_of_a_pass(passed: Facts, golden: Golden) -> None:
+    golden("pass.md", render_markdown(passed).encode())
+
+
+def test_the_report_of_a_control_that_fails_as_it_must(control: Facts, golden: Golden) -> None:
+    golden("control.md", render_markdown(control).encode())
+
+
+def test_the_report_of_a_campaign_that_stopped(broken: Facts, golden: Golden) -> None:
+    golden("stopped.md", render_markdown(broken).encode())
+
+
+def test_the_verdict_is_the_first_line(passed: Facts) -> None:
+    assert render_markdown(passed).startswith("# PASS: Two layouts of one engine, served\n")
+
+
+def test_every_load_of_the_facts_is_in_the_table(passed: Facts, broken: Facts) -> None:
+    for facts in (passed, broken):
+        text = render_markdown(facts)
+        for load in facts.loads:
+            assert re.search(rf"^\| {load.label} \| {load.arm}", text, re.MULTILINE), load.label
+
+
+def test_text_from_outside_cannot_break_a_table(passed: Facts) -> None:
+    model = replace(passed.model, name="a | b\n| c")
+    text = render_markdown(replace(passed, model=model))
+    assert "| a \\| b \\| c |" in text
+
+
+def test_every_table_row_has_as_many_cells_as_its_head(passed: Facts, control: Facts, broken: Facts) -> None:
+    for facts in (passed, control, broken):
+        width = 0
+        for line in render_markdown(facts).splitlines():
+            if not line.startswith("|"):
+                width = 0
+                continue
+            cells = len(re.findall(r"(?<!\\)\|", line))
+            assert width in {0, cells}, line
+            width = cells
+
+
+def test_the_same_facts_give_the_same_bytes(passed: Facts) -> None:
+    assert render_markdown(passed) == render_markdown(passed)
