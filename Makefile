@@ -60,7 +60,7 @@ native: $(STAMPS)/test
 	@$(BIN)/cmake .cache/build -DASSAY_TESTS=ON > .cache/native.log || { cat .cache/native.log >&2; exit 1; }
 	@$(BIN)/cmake --build .cache/build > .cache/native.log || { tail -n 60 .cache/native.log >&2; exit 1; }
 	@export ASSAY_TEST_MODEL=$$($(BIN)/assay model fetch smollm2 2> /dev/null | tail -n 1); \
-	$(BIN)/ctest --test-dir .cache/build --output-on-failure --no-tests=ignore; \
+	$(BIN)/ctest --test-dir .cache/build --output-on-failure --no-tests=error; \
 	if [ -x .cache/build/tests/text_golden ]; then .cache/build/tests/text_golden tests/engine/golden; fi
 
 nightly: test

@@ -259,7 +259,7 @@ def start_server(engine_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="session")
 def server(start_server: Callable[..., ServerHandle], model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> ServerHandle:
     """Return a server of SmolLM2 with one slot of 512 tokens."""
-    return start_server("--model", str(model_path), "--ctx-size", "512", "--threads", "2")
+    return start_server("--model", str(model_path), "--ctx-size", "512", "--threads", "1")
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,7 @@ def test_the_server_serves_what_the_library_computes(server: Any, engine_folder:
     answer = server.post("/completion", prompt=prompt, n_predict=16, temperature=0, return_tokens=True, ignore_eos=True, cache_prompt=False)
     with EngineWorker(engine_folder / "lib" / "libassay-engine.so") as worker:
         worker.load(model_path)
-        worker.open_session(Session(context_tokens=512, threads=2))
+        worker.open_session(Session(context_tokens=512, threads=1))
         evaluated = worker.tokenize(prompt)
         assert answer["tokens_evaluated"] == len(evaluated)
         expected, position = [], 0
@@ -303,7 +303,7 @@ def test_generation_runs_to_the_end_of_the_context(server: Any) -> None:
 
 
 def test_progress_is_reported_for_each_step_of_the_prompt(start_server: Callable[..., Any], model_path: Path) -> None:
-    server = start_server("--model", str(model_path), "--ubatch-size", "32", "--ctx-size", "256", "--threads", "2")
+    server = start_server("--model", str(model_path), "--ubatch-size", "32", "--ctx-size", "256", "--threads", "1")
     ids = list(range(100, 190))
     server.post("/completion", prompt=ids[:10], n_predict=1)
     events = server.stream("/completion", prompt=ids, n_predict=2, return_progress=True)
@@ -316,7 +316,7 @@ def test_progress_is_reported_for_each_step_of_the_prompt(start_server: Callable
 def test_four_slots_serve_eight_clients_as_one_slot_serves_one(
     start_server: Callable[..., Any], model_path: Path, server: Any, in_parallel: Any
 ) -> None:
-    wide = start_server("--model", str(model_path), "--parallel", "4", "--ctx-size", "256", "--threads", "2")
+    wide = start_server("--model", str(model_path), "--parallel", "4", "--ctx-size", "256", "--threads", "1")
     prompts = [golden["prompt"] for golden in GOLDEN["greedy"].values()]
     body = {"n_predict": 16, "temperature": 0, "cache_prompt": False}
     streams = in_parallel(*(lambda prompt=prompt: wide.stream("/completion", prompt=prompt, **body) for prompt in prompts))
@@ -344,7 +344,7 @@ def test_a_client_that_leaves_in_mid_stream_frees_the_slot_for_the_next(server: 
 
 
 def test_a_slot_survives_in_a_file(start_server: Callable[..., Any], model_path: Path, tmp_path: Path) -> None:
-    server = start_server("--model", str(model_path), "--slot-save-path", str(tmp_path), "--ctx-size", "256", "--threads", "2")
+    server = start_server("--model", str(model_path), "--slot-save-path", str(tmp_path), "--ctx-size", "256", "--threads", "1")
     body = {"prompt": FRANCE + " Paris. The capital of Italy is", "n_predict": 12, "temperature": 0, "return_tokens": True}
     first = server.post("/completion", **body)
     assert server.post("/slots/0?action=save", filename="france")["n_saved"] == first["tokens_cached"]
@@ -353,7 +353,7 @@ def test_a_slot_survives_in_a_file(start_server: Callable[..., Any], model_path:
     again = server.post("/completion", **body)
     assert again["timings"]["cache_n"] == first["tokens_evaluated"] - 1
     assert again["tokens"] == first["tokens"]
-    other = start_server("--model", str(model_path), "--slot-save-path", str(tmp_path), "--ctx-size", "256", "--kv-type", "f32")
+    other = start_server("--model", str(model_path), "--slot-save-path", str(tmp_path), "--ctx-size", "256", "--kv-type", "f32", "--threads", "1")
     assert "unable to restore" in other.refused("/slots/0?action=restore", filename="france")["message"]
     assert other.post("/completion", **body)["tokens_predicted"] == 12
 
