@@ -97,8 +97,8 @@ def rates(derived: DerivedRequest) -> Round:
     """Return the client's rates; the evaluated prompt tokens must be the whole prompt."""
     prefill_ns, generation_ns = derived.ttft_ns, derived.client_generation_ns
     evaluated, generated = derived.prompt_tokens_evaluated, derived.generated_tokens
-    assert prefill_ns and generation_ns and evaluated and generated
-    assert not derived.cached_tokens, "a cached prompt is no prefill"
+    if not (prefill_ns and generation_ns and evaluated and generated) or derived.cached_tokens:
+        raise SystemExit("a request came back without its times or counts, or from a cache")
     return Round(evaluated / prefill_ns * 1e9, (generated - 1) / generation_ns * 1e9)
 
 
