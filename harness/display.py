@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.console import Console, panel, table
 from recorder.store import CampaignSummary
 from reports import style
-from reports.claims import claims_of, control_lines, failed_loads, headline
+from reports.claims import claims_of, control_lines, explanation, failed_loads, headline
 from reports.facts import Facts, LoadFact
 
 SPEED_KINDS = frozenset({"loss", "screen_loss"})
@@ -17,10 +17,13 @@ TITLES = {"may_say": "may be said", "may_not_say": "may not be said", "next": "n
 def show_verdict(console: Console, facts: Facts) -> None:
     """Print the panel with the verdict, then gates and loads."""
     status = facts.verdict.status if facts.is_recorded else "no verdict yet"
-    lines = [headline(facts), facts.verdict.reason, *control_lines(facts)]
+    lines = [headline(facts), explanation(facts), *control_lines(facts)]
     # What exact gates say stands in the table below; here are the sentences about speed, and what to do next.
     speed = {gate.id for gate in facts.gates if gate.kind in SPEED_KINDS}
-    lines += [f"{TITLES[claim.kind]}: {claim.text}" for claim in claims_of(facts) if claim.gate in speed]
+    chosen = [
+        claim for claim in claims_of(facts) if claim.kind == "next" or (claim.gate in speed and facts.is_recorded)
+    ]
+    lines += [f"{TITLES[claim.kind]}: {claim.text}" for claim in chosen]
     console.show(panel("Verdict", status, [line for line in lines if line]))
     console.show(
         table(

@@ -19,6 +19,9 @@ def term_as_interrupt() -> Iterator[None]:
         return
 
     def pass_on(_number: int, _frame: FrameType | None) -> None:
+        # A shell without job control starts what it puts in the background with SIGINT ignored.
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
     previous = signal.signal(signal.SIGTERM, pass_on)

@@ -46,6 +46,16 @@ def headline(facts: Facts) -> str:
     return HEADLINES[facts.verdict.status] if facts.is_recorded else UNFINISHED
 
 
+def explanation(facts: Facts) -> str:
+    """Return why the verdict is what it is, or why there is none."""
+    if facts.is_recorded:
+        return facts.verdict.reason
+    if facts.interruptions:
+        reason = facts.interruptions[-1].rstrip(".")
+        return f"It stopped early: {reason}."
+    return "Its runner still works on it, or was killed."
+
+
 def claims_of(facts: Facts) -> tuple[Claim, ...]:
     """Return every claim, in the order of the gates. A next step that several gates share is named once."""
     claims: list[Claim] = []

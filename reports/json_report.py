@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from reports.claims import claims_of, control_lines, headline, limits_of, not_measured
+from reports.claims import claims_of, control_lines, explanation, headline, limits_of, not_measured
 from reports.facts import Facts
 
 FORMAT = "assay.report.v1"
@@ -30,6 +30,7 @@ def report_document(facts: Facts) -> dict[str, Any]:
         "is_recorded": facts.is_recorded,
         "verdict": asdict(facts.verdict),
         "headline": headline(facts),
+        "explanation": explanation(facts),
         "control": list(control_lines(facts)),
         "claims": [asdict(claim) for claim in claims_of(facts)],
         "gates": [asdict(gate) for gate in facts.gates],

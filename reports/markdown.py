@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from reports import style
-from reports.claims import claims_of, control_lines, failed_loads, headline, limits_of, loss_numbers, not_measured
+from reports.claims import (
+    claims_of,
+    control_lines,
+    explanation,
+    failed_loads,
+    headline,
+    limits_of,
+    loss_numbers,
+    not_measured,
+)
 from reports.facts import Facts, GateFact, LoadFact, TelemetryFact
 
 
@@ -50,7 +59,7 @@ def _verdict(facts: Facts) -> Iterator[str]:
     yield ""
     yield headline(facts)
     yield ""
-    yield " ".join(facts.verdict.reason.split())
+    yield " ".join(explanation(facts).split())
     yield ""
     yield from _list(control_lines(facts))
     recorded = f"ledger entry {facts.verdict.entry_seq}" if facts.is_recorded else "not recorded"

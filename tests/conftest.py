@@ -36,6 +36,12 @@ PAIR = "{kind: explicit, order: [A1, C1], burn_in: false}"
 BLOCKS = "{kind: blocks, blocks: 2, order: abba, seed: 7, burn_in: true}"
 
 
+def pytest_configure() -> None:
+    # A runner in the background of a shell starts with SIGINT ignored, and every process of a test would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
 
@@ -199,9 +205,19 @@ gates:{gates}
 
     def start(self, *arguments: str | Path, **variables: str) -> subprocess.Popen[bytes]:
         """Start `assay` and return the process, its output in files of this world."""
+        return self._start(COMMAND, arguments, variables)
+
+    def start_in_background(self, *arguments: str | Path, **variables: str) -> subprocess.Popen[bytes]:
+        """Start `assay` as a shell without job control does in the background: with SIGINT ignored."""
+        shell = ["sh", "-c", """trap '' INT; exec "$@\"""", "sh"]
+        return self._start([*shell, *COMMAND], arguments, variables)
+
+    def _start(
+        self, command: list[str], arguments: tuple[str | Path, ...], variables: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
         with (self.root / "out.txt").open("wb") as out, (self.root / "err.txt").open("wb") as err:
             return subprocess.Popen(
-                [*COMMAND, *map(str, arguments)],
+                [*command, *map(str, arguments)],
                 cwd=self.root,
                 env={**os.environ, **self.environment, **variables},
                 stdout=out,

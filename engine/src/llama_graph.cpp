@@ -39,7 +39,8 @@ private:
     // The last layer computes only what somebody reads: cache rows for every token, the rest for outputs.
     void finish(uint32_t layer, ggml_tensor* state) {
         if (graph_.shape.n_outputs == 0) {
-            write_cache(layer, norm(state, model_.layers()[layer].attention_norm));
+            ggml_tensor* input = norm(state, model_.layers()[layer].attention_norm);
+            write_cache(layer, input, joined_queries(layer, input));
             return;
         }
         ggml_tensor* attended = attention(layer, state);
@@ -61,13 +62,19 @@ private:
         return bias == nullptr ? out : ggml_add(ctx_, out, bias);
     }
 
+    ggml_tensor* joined_queries(uint32_t index, ggml_tensor* input) {
+        ggml_tensor* weight = model_.layers()[index].qv;
+        return weight == nullptr ? nullptr : ggml_mul_mat(ctx_, weight, input);
+    }
+
     ggml_tensor* rotate(ggml_tensor* heads) {
         return ggml_rope_ext(ctx_, heads, graph_.positions, model_.rope_factors(), static_cast<int>(hyper_.n_rot),
                              hyper_.rope_type, static_cast<int>(hyper_.n_ctx_train), hyper_.rope_base, 1.0F, 0.0F, 1.0F,
                              32.0F, 1.0F);
     }
 
-    void write_cache(uint32_t index, ggml_tensor* input) {
+    // `qv`: the joined product of queries and values, nullptr where they are separate.
+    void write_cache(uint32_t index, ggml_tensor* input, ggml_tensor* qv) {
         const LlamaLayer& layer = model_.layers()[index];
         const int64_t n_tokens = graph_.shape.n_tokens;
         ggml_tensor* k = project(layer.k, layer.k_bias, input);
@@ -75,7 +82,9 @@ private:
         if (layer.k_norm != nullptr) k = norm(k, layer.k_norm);
         k = ggml_reshape_2d(ctx_, rotate(k), hyper_.n_embd_k(), n_tokens);
         ggml_build_forward_expand(graph_.nodes, ggml_set_rows(ctx_, cache_.keys(index), k, graph_.rows));
-        ggml_tensor* v = project(layer.v, layer.v_bias, input);
+        const size_t n_q = static_cast<size_t>(hyper_.n_head) * hyper_.n_head_size_k;
+        ggml_tensor* v = qv == nullptr ? project(layer.v, layer.v_bias, input)
+                                       : ggml_view_2d(ctx_, qv, hyper_.n_embd_v(), n_tokens, qv->nb[1], n_q * sizeof(float));
         ggml_build_forward_expand(graph_.nodes, ggml_set_rows(ctx_, cache_.values(index), v, graph_.rows));
     }
 
@@ -83,12 +92,14 @@ private:
     ggml_tensor* attention(uint32_t index, ggml_tensor* state) {
         const LlamaLayer& layer = model_.layers()[index];
         ggml_tensor* input = norm(state, layer.attention_norm);
-        ggml_tensor* q = project(layer.q, layer.q_bias, input);
-        q = ggml_reshape_3d(ctx_, q, hyper_.n_head_size_k, hyper_.n_head, graph_.shape.n_tokens);
+        ggml_tensor* qv = joined_queries(index, input);
+        ggml_tensor* q = qv == nullptr ? project(layer.q, layer.q_bias, input) : qv;
+        q = ggml_view_3d(ctx_, q, hyper_.n_head_size_k, hyper_.n_head, graph_.shape.n_tokens,
+                         hyper_.n_head_size_k * sizeof(float), q->nb[1], 0);
         if (layer.q_norm != nullptr) q = norm(q, layer.q_norm);
         q = rotate(q);
         ggml_build_forward_expand(graph_.nodes, q);
-        write_cache(index, input);
+        write_cache(index, input, qv);
 
         std::vector<ggml_tensor*> parts;
         uint32_t first_token = 0;
@@ -144,9 +155,13 @@ private:
     ggml_tensor* feed_forward(uint32_t index, ggml_tensor* state) {
         const LlamaLayer& layer = model_.layers()[index];
         ggml_tensor* input = norm(state, layer.ffn_norm);
-        ggml_tensor* gate = ggml_mul_mat(ctx_, layer.gate, input);
-        ggml_tensor* up = ggml_mul_mat(ctx_, layer.up, input);
-        ggml_tensor* down = ggml_mul_mat(ctx_, layer.down, ggml_swiglu_split(ctx_, gate, up));
+        ggml_tensor* gated = nullptr;
+        if (layer.gate_up != nullptr) {
+            gated = ggml_swiglu(ctx_, ggml_mul_mat(ctx_, layer.gate_up, input));
+        } else {
+            gated = ggml_swiglu_split(ctx_, ggml_mul_mat(ctx_, layer.gate, input), ggml_mul_mat(ctx_, layer.up, input));
+        }
+        ggml_tensor* down = ggml_mul_mat(ctx_, layer.down, gated);
         return ggml_add(ctx_, down, state);
     }
 

@@ -225,21 +225,31 @@ void Model::describe_weights() {
         ggml_backend_dev_t device = layer_devices_[i];
         LlamaLayer layer;
         layer.attention_norm = w.add(block + "attn_norm.weight", {n_embd}, WeightUse::vector, device);
-        layer.q = w.add(block + "attn_q.weight", {n_embd, n_q}, WeightUse::product, device);
         layer.k = w.add(block + "attn_k.weight", {n_embd, n_k}, WeightUse::product, device);
-        layer.v = w.add(block + "attn_v.weight", {n_embd, n_v}, WeightUse::product, device);
         layer.o = w.add(block + "attn_output.weight", {n_attended, n_embd}, WeightUse::product, device);
         layer.q_bias = w.add(block + "attn_q.bias", {n_q}, WeightUse::vector, device, !has_biases);
         layer.k_bias = w.add(block + "attn_k.bias", {n_k}, WeightUse::vector, device, !has_biases);
         layer.v_bias = w.add(block + "attn_v.bias", {n_v}, WeightUse::vector, device, !has_biases);
         layer.o_bias = w.add(block + "attn_output.bias", {n_embd}, WeightUse::vector, device, true);
+        if (layer.q_bias == nullptr && layer.v_bias == nullptr) {
+            layer.qv = w.add_joined(block + "attn_q.weight", block + "attn_v.weight", n_embd, n_q, n_v, device);
+        }
+        if (getenv("X_NOFUSE")) layer.qv=nullptr;
+        if (layer.qv == nullptr) {
+            layer.q = w.add(block + "attn_q.weight", {n_embd, n_q}, WeightUse::product, device);
+            layer.v = w.add(block + "attn_v.weight", {n_embd, n_v}, WeightUse::product, device);
+        }
         if (has_head_norms) {
             layer.q_norm = w.add(block + "attn_q_norm.weight", {h.n_head_size_k}, WeightUse::vector, device);
             layer.k_norm = w.add(block + "attn_k_norm.weight", {h.n_head_size_k}, WeightUse::vector, device);
         }
         layer.ffn_norm = w.add(block + "ffn_norm.weight", {n_embd}, WeightUse::vector, device);
-        layer.gate = w.add(block + "ffn_gate.weight", {n_embd, n_ff}, WeightUse::product, device);
-        layer.up = w.add(block + "ffn_up.weight", {n_embd, n_ff}, WeightUse::product, device);
+        layer.gate_up = w.add_joined(block + "ffn_gate.weight", block + "ffn_up.weight", n_embd, n_ff, n_ff, device);
+        if (getenv("X_NOFUSE")) layer.gate_up=nullptr;
+        if (layer.gate_up == nullptr) {
+            layer.gate = w.add(block + "ffn_gate.weight", {n_embd, n_ff}, WeightUse::product, device);
+            layer.up = w.add(block + "ffn_up.weight", {n_embd, n_ff}, WeightUse::product, device);
+        }
         layer.down = w.add(block + "ffn_down.weight", {n_ff, n_embd}, WeightUse::product, device);
         layers_.push_back(layer);
     }

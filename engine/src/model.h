@@ -33,7 +33,8 @@ struct Hyperparameters {
     uint32_t n_embd_v() const { return n_head_size_v * n_head_kv; }
 };
 
-// Absent biases and norms are nullptr.
+// Absent biases and norms are nullptr. Where the file lets two products be one, qv stands for q and v, and gate_up
+// for gate and up.
 struct LlamaLayer {
     ggml_tensor* attention_norm = nullptr;
     ggml_tensor* q = nullptr;
@@ -44,11 +45,13 @@ struct LlamaLayer {
     ggml_tensor* k_norm = nullptr;
     ggml_tensor* v = nullptr;
     ggml_tensor* v_bias = nullptr;
+    ggml_tensor* qv = nullptr;
     ggml_tensor* o = nullptr;
     ggml_tensor* o_bias = nullptr;
     ggml_tensor* ffn_norm = nullptr;
     ggml_tensor* gate = nullptr;
     ggml_tensor* up = nullptr;
+    ggml_tensor* gate_up = nullptr;
     ggml_tensor* down = nullptr;
 };
 

@@ -258,7 +258,7 @@ GraphShape Session::shape_of(const Ubatch& ubatch) const {
     shape.n_tokens = static_cast<uint32_t>(ubatch.order.size());
     shape.n_outputs = static_cast<uint32_t>(ubatch.outputs.size());
     const bool is_generation = shape.n_tokens <= settings_.n_seq && !model_.uses_accelerator();
-    const uint32_t step = is_generation ? kGenerationViewStep : kViewStep;
+    const uint32_t step = is_generation ? (getenv("X_STEP") ? atoi(getenv("X_STEP")) : kGenerationViewStep) : kViewStep;
     for (uint32_t first = 0; first < shape.n_tokens;) {
         const uint32_t stream = ubatch.cells[first].stream;
         uint32_t last = first;

@@ -1,7 +1,6 @@
 #include "weights.h"
 
 #include <algorithm>
-#include <set>
 
 #include "failure.h"
 #include "probe.h"
@@ -69,13 +68,9 @@ Weights::Group& Weights::group(ggml_backend_buffer_type_t type) {
     return groups_.back();
 }
 
-ggml_tensor* Weights::add(const std::string& name, std::initializer_list<int64_t> shape, WeightUse use,
-                          ggml_backend_dev_t device, bool optional) {
+const GgufTensor& Weights::need(const std::string& name, std::initializer_list<int64_t> shape, WeightUse use) const {
     const GgufTensor* source = file_.find_tensor(name);
-    if (source == nullptr) {
-        if (optional) return nullptr;
-        throw Failure(ASSAY_FILE, "the model lacks the tensor '" + name + "'");
-    }
+    if (source == nullptr) throw Failure(ASSAY_FILE, "the model lacks the tensor '" + name + "'");
     int64_t needed[4] = {1, 1, 1, 1};
     std::copy(shape.begin(), shape.end(), needed);
     if (!std::equal(needed, needed + 4, source->ne)) {
@@ -86,28 +81,51 @@ ggml_tensor* Weights::add(const std::string& name, std::initializer_list<int64_t
         throw Failure(ASSAY_UNSUPPORTED, "tensor '" + name + "' has the type " + ggml_type_name(source->type) +
                                              ", f32 is needed for norms and biases");
     }
-    const ggml_type_traits* traits = ggml_get_type_traits(source->type);
-    if (source->type != GGML_TYPE_F32 && traits->to_float == nullptr) {
+    if (source->type != GGML_TYPE_F32 && ggml_get_type_traits(source->type)->to_float == nullptr) {
         throw Failure(ASSAY_UNSUPPORTED, "tensor '" + name + "' has the type " + ggml_type_name(source->type) +
                                              ", which the ggml in use cannot read as weights");
     }
-    ggml_backend_buffer_type_t type = choose(*source, use, device);
+    return *source;
+}
+
+ggml_tensor* Weights::place(const GgufTensor& source, WeightUse use, ggml_backend_dev_t device) {
+    ggml_backend_buffer_type_t type = choose(source, use, device);
     // Tied weights are described twice; where both uses choose the same buffer they share one tensor.
-    ggml_tensor*& known = known_[{name, type}];
+    ggml_tensor*& known = known_[{source.name, type}];
     if (known == nullptr) {
         Group& home = group(type);
-        known = ggml_new_tensor(home.context.get(), source->type, source->n_dims, source->ne);
-        ggml_set_name(known, name.c_str());
-        home.placed.push_back({source, known});
+        known = ggml_new_tensor(home.context.get(), source.type, source.n_dims, source.ne);
+        ggml_set_name(known, source.name.c_str());
+        home.placed.push_back({source.offset, source.bytes, known});
     }
     return known;
 }
 
+ggml_tensor* Weights::add(const std::string& name, std::initializer_list<int64_t> shape, WeightUse use,
+                          ggml_backend_dev_t device, bool optional) {
+    if (optional && file_.find_tensor(name) == nullptr) return nullptr;
+    const GgufTensor& source = need(name, shape, use);
+    asked_.insert(name);
+    return place(source, use, device);
+}
+
+ggml_tensor* Weights::add_joined(const std::string& first, const std::string& second, int64_t n_columns, int64_t n_first,
+                                 int64_t n_second, ggml_backend_dev_t device) {
+    const GgufTensor& a = need(first, {n_columns, n_first}, WeightUse::product);
+    const GgufTensor& b = need(second, {n_columns, n_second}, WeightUse::product);
+    if (a.type != b.type || a.offset + a.bytes != b.offset) return nullptr;
+    GgufTensor joined = a;
+    joined.name = first + "+";
+    joined.ne[1] = n_first + n_second;
+    joined.bytes = a.bytes + b.bytes;
+    asked_.insert(first);
+    asked_.insert(second);
+    return place(joined, WeightUse::product, device);
+}
+
 void Weights::load(const std::string& architecture) {
-    std::set<std::string> asked;
-    for (const auto& [key, tensor] : known_) asked.insert(key.first);
     for (const GgufTensor& tensor : file_.tensors()) {
-        if (!asked.contains(tensor.name)) {
+        if (!asked_.contains(tensor.name)) {
             throw Failure(ASSAY_UNSUPPORTED, "tensor '" + tensor.name + "' is not part of the architecture '" +
                                                  architecture + "' as this engine computes it");
         }
@@ -127,8 +145,8 @@ void Weights::fill(Group& group) {
         if (!group.buffers.back()) throw Failure(ASSAY_MEMORY, "cannot make a buffer over the mapped model");
         for (const Placed& item : group.placed) {
             ggml_backend_tensor_alloc(group.buffers.back().get(), item.tensor,
-                                      const_cast<uint8_t*>(mapping.data()) + item.source->offset);
-            placement_["mapped"] += item.source->bytes;
+                                      const_cast<uint8_t*>(mapping.data()) + item.offset);
+            placement_["mapped"] += item.bytes;
         }
     } else {
         group.buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(group.context.get(), group.type));
@@ -137,10 +155,10 @@ void Weights::fill(Group& group) {
                                             " memory: " + take_ggml_error());
         }
         for (const Placed& item : group.placed) {
-            ggml_backend_tensor_set(item.tensor, mapping.data() + item.source->offset, 0, item.source->bytes);
-            placement_[ggml_backend_buft_name(group.type)] += item.source->bytes;
+            ggml_backend_tensor_set(item.tensor, mapping.data() + item.offset, 0, item.bytes);
+            placement_[ggml_backend_buft_name(group.type)] += item.bytes;
             // The copy is the one in use: without this the model would be resident twice.
-            mapping.drop(item.source->offset, item.source->bytes);
+            mapping.drop(item.offset, item.bytes);
         }
     }
     for (const BufferHandle& buffer : group.buffers) {

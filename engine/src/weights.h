@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,10 @@ public:
     // Failure(ASSAY_FILE), or nullptr where it is optional.
     ggml_tensor* add(const std::string& name, std::initializer_list<int64_t> shape, WeightUse use,
                      ggml_backend_dev_t device, bool optional = false);
+    // Two matrices with the same input that lie one after the other in the file, described as one with the rows of
+    // both: one product instead of two, without a copy. nullptr where the file has another order or other types.
+    ggml_tensor* add_joined(const std::string& first, const std::string& second, int64_t n_columns, int64_t n_first,
+                            int64_t n_second, ggml_backend_dev_t device);
     // Allocates the buffers and fills them. Failure where a tensor of the file was never asked for: a weight
     // that the graph ignores would give other results in silence.
     void load(const std::string& architecture);
@@ -39,7 +44,7 @@ public:
     const std::map<std::string, uint64_t>& placement() const { return placement_; }
 
 private:
-    struct Placed { const GgufTensor* source; ggml_tensor* tensor; };
+    struct Placed { uint64_t offset; uint64_t bytes; ggml_tensor* tensor; };
     struct Group {
         ggml_backend_buffer_type_t type = nullptr;  // nullptr: the mapping
         ContextHandle context;
@@ -47,6 +52,8 @@ private:
         std::vector<BufferHandle> buffers;
     };
 
+    const GgufTensor& need(const std::string& name, std::initializer_list<int64_t> shape, WeightUse use) const;
+    ggml_tensor* place(const GgufTensor& source, WeightUse use, ggml_backend_dev_t device);
     ggml_backend_buffer_type_t choose(const GgufTensor& source, WeightUse use, ggml_backend_dev_t device) const;
     Group& group(ggml_backend_buffer_type_t type);
     void fill(Group& group);
@@ -55,6 +62,7 @@ private:
     bool use_mmap_;
     std::vector<Group> groups_;
     std::map<std::pair<std::string, ggml_backend_buffer_type_t>, ggml_tensor*> known_;
+    std::set<std::string> asked_;
     std::map<std::string, uint64_t> placement_;
     uint64_t n_parameters_ = 0;
     uint64_t bytes_ = 0;

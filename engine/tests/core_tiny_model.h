@@ -37,6 +37,8 @@ struct TinyShape {
     bool has_biases = false;
     bool has_head_norms = false;
     bool has_rope_factors = false;
+    bool is_scattered = false;
+    ggml_type embedding_type = GGML_TYPE_COUNT;  // COUNT: as the other matrices
     uint32_t seed = 1;
 
     int64_t n_head_size() const { return n_embd / n_head; }
@@ -90,17 +92,19 @@ public:
         const TinyShape& s = shape_;
         const int64_t n_q = s.n_head * s.n_head_size();
         const int64_t n_kv = s.n_head_kv * s.n_head_size();
-        matrix("token_embd.weight", s.n_embd, s.n_vocab, 1.0F);
+        matrix("token_embd.weight", s.n_embd, s.n_vocab, 1.0F, s.embedding_type == GGML_TYPE_COUNT ? s.type : s.embedding_type);
         vector("output_norm.weight", s.n_embd, 1.0F, 0.2F);
         if (!s.is_tied) matrix("output.weight", s.n_embd, s.n_vocab, 0.3F);
         if (s.has_rope_factors) vector("rope_freqs.weight", s.n_rotated() / 2, 2.0F, 1.0F);
         for (int64_t i = 0; i < s.n_layer; ++i) {
             const std::string block = "blk." + std::to_string(i) + ".";
             vector(block + "attn_norm.weight", s.n_embd, 1.0F, 0.2F);
-            matrix(block + "attn_q.weight", s.n_embd, n_q, 0.12F);
+            // The order of converted files, which lets the engine join products; or one that does not.
             matrix(block + "attn_k.weight", s.n_embd, n_kv, 0.12F);
+            if (!s.is_scattered) matrix(block + "attn_output.weight", n_q, s.n_embd, 0.12F);
+            matrix(block + "attn_q.weight", s.n_embd, n_q, 0.12F);
+            if (s.is_scattered) matrix(block + "attn_output.weight", n_q, s.n_embd, 0.12F);
             matrix(block + "attn_v.weight", s.n_embd, n_kv, 0.12F);
-            matrix(block + "attn_output.weight", n_q, s.n_embd, 0.12F);
             if (s.has_biases) {
                 vector(block + "attn_q.bias", n_q, 0.0F, 0.5F);
                 vector(block + "attn_k.bias", n_kv, 0.0F, 0.5F);
@@ -111,8 +115,9 @@ public:
                 vector(block + "attn_k_norm.weight", s.n_head_size(), 1.0F, 0.3F);
             }
             vector(block + "ffn_norm.weight", s.n_embd, 1.0F, 0.2F);
+            if (s.is_scattered) matrix(block + "ffn_up.weight", s.n_embd, s.n_ff, 0.12F);
             matrix(block + "ffn_gate.weight", s.n_embd, s.n_ff, 0.12F);
-            matrix(block + "ffn_up.weight", s.n_embd, s.n_ff, 0.12F);
+            if (!s.is_scattered) matrix(block + "ffn_up.weight", s.n_embd, s.n_ff, 0.12F);
             matrix(block + "ffn_down.weight", s.n_ff, s.n_embd, 0.08F);
         }
     }
@@ -164,7 +169,7 @@ public:
         for (const Tensor& tensor : tensors_) {
             if (std::find(left_out.begin(), left_out.end(), tensor.name) != left_out.end()) continue;
             ggml_tensor* description = tensor.n_rows == 0 ? ggml_new_tensor_1d(context, GGML_TYPE_F32, tensor.n_columns)
-                                                          : ggml_new_tensor_2d(context, s.type, tensor.n_columns, tensor.n_rows);
+                                                          : ggml_new_tensor_2d(context, tensor.type, tensor.n_columns, tensor.n_rows);
             ggml_set_name(description, tensor.name.c_str());
             gguf_add_tensor(file, description);
             stored.push_back(tensor.stored);
@@ -188,6 +193,7 @@ public:
 private:
     struct Tensor {
         std::string name;
+        ggml_type type = GGML_TYPE_F32;
         int64_t n_columns = 0;
         int64_t n_rows = 0;  // 0: a vector
         std::vector<float> values;
@@ -199,18 +205,19 @@ private:
         return static_cast<float>(random_ >> 8) / 8388608.0F - 1.0F;
     }
     void vector(const std::string& name, int64_t n, float middle, float spread) {
-        Tensor tensor{name, n, 0, std::vector<float>(static_cast<size_t>(n)), {}};
+        Tensor tensor{name, GGML_TYPE_F32, n, 0, std::vector<float>(static_cast<size_t>(n)), {}};
         for (float& value : tensor.values) value = middle + spread * uniform();
         tensor.stored.assign(reinterpret_cast<const char*>(tensor.values.data()), reinterpret_cast<const char*>(tensor.values.data() + n));
         add(std::move(tensor));
     }
-    void matrix(const std::string& name, int64_t n_columns, int64_t n_rows, float spread) {
-        Tensor tensor{name, n_columns, n_rows, std::vector<float>(static_cast<size_t>(n_columns * n_rows)), {}};
+    void matrix(const std::string& name, int64_t n_columns, int64_t n_rows, float spread) { matrix(name, n_columns, n_rows, spread, shape_.type); }
+    void matrix(const std::string& name, int64_t n_columns, int64_t n_rows, float spread, ggml_type type) {
+        Tensor tensor{name, type, n_columns, n_rows, std::vector<float>(static_cast<size_t>(n_columns * n_rows)), {}};
         for (float& value : tensor.values) value = spread * uniform();
-        tensor.stored.resize(ggml_row_size(shape_.type, n_columns) * static_cast<size_t>(n_rows));
-        ggml_quantize_chunk(shape_.type, tensor.values.data(), tensor.stored.data(), 0, n_rows, n_columns, nullptr);
-        if (shape_.type != GGML_TYPE_F32) {
-            ggml_get_type_traits(shape_.type)->to_float(tensor.stored.data(), tensor.values.data(), n_columns * n_rows);
+        tensor.stored.resize(ggml_row_size(type, n_columns) * static_cast<size_t>(n_rows));
+        ggml_quantize_chunk(type, tensor.values.data(), tensor.stored.data(), 0, n_rows, n_columns, nullptr);
+        if (type != GGML_TYPE_F32) {
+            ggml_get_type_traits(type)->to_float(tensor.stored.data(), tensor.values.data(), n_columns * n_rows);
         }
         add(std::move(tensor));
     }

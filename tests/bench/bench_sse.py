@@ -36,7 +36,14 @@ def recording() -> bytes:
         }  # fmt: skip
         data = f"data: {json.dumps(event, separators=(',', ':'))}\n\n".encode()
         writer.read(index * 1000, b"%x\r\n%s\r\n" % (len(data), data))
-    final = {"content": "", "tokens": [], "stop": True, "tokens_predicted": EVENTS, "tokens_evaluated": 512, "stop_type": "limit"}
+    final = {
+        "content": "",
+        "tokens": [],
+        "stop": True,
+        "tokens_predicted": EVENTS,
+        "tokens_evaluated": 512,
+        "stop_type": "limit",
+    }
     data = f"data: {json.dumps(final)}\n\n".encode()
     writer.read((EVENTS + 1) * 1000, b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
     writer.end("complete", (EVENTS + 2) * 1000)

@@ -119,7 +119,7 @@ def start(argv: list[str], folder: Path, name: str, readiness: str) -> EnginePro
     )
 
 
-def measure(ours: Path, peer: Path, model: Path, rounds: int) -> dict[str, object]:
+def measure(ours: Path, peer: Path, model: Path, rounds: int, peer_arguments: list[str]) -> dict[str, object]:
     """Run the interleaved rounds and return medians, ratios and resident sets."""
     requests = Path(__file__).parents[2] / "protocols" / "requests"
     body = (requests / "cold-512.json").read_bytes()
@@ -129,7 +129,7 @@ def measure(ours: Path, peer: Path, model: Path, rounds: int) -> dict[str, objec
         folder = Path(temporary)
         with (
             start([str(ours), *common, "--port", "0"], folder, "ours", "line") as a,
-            start([str(peer), *common, "--port", PORT_MARK], folder, "peer", "health") as b,
+            start([str(peer), *common, *peer_arguments, "--port", PORT_MARK], folder, "peer", "health") as b,
         ):
             ports = {a: a.wait_ready(120).port, b: b.wait_ready(120).port}
             ids = {process: ask(process, ports[process], body).token_ids for process in (a, b)}
@@ -154,6 +154,12 @@ def measure(ours: Path, peer: Path, model: Path, rounds: int) -> dict[str, objec
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", type=Path, help="a llama-server binary; built from source when not given")
+    parser.add_argument(
+        "--peer-argument",
+        action="append",
+        default=[],
+        help="one more argument of the peer; --no-repack where it dies of an instruction that the host withholds",
+    )
     parser.add_argument("--ours", type=Path, help="an engine-server binary; the installed one when not given")
     parser.add_argument("--model", type=Path, help="a GGUF file; smollm2 when not given")
     parser.add_argument("--rounds", type=int, default=5)
@@ -162,7 +168,11 @@ def main() -> None:
     cache = cache_folder()
     model = options.model or fetch_model("smollm2", cache=cache)
     result = measure(
-        options.ours or installed_build().server, options.peer or build_peer(cache), model, options.rounds
+        options.ours or installed_build().server,
+        options.peer or build_peer(cache),
+        model,
+        options.rounds,
+        options.peer_argument,
     )
     if options.json:
         print(json.dumps(result, indent=1))
@@ -170,12 +180,16 @@ def main() -> None:
     for metric in Round._fields:
         row = result[metric]
         assert isinstance(row, dict)
-        print(f"{metric:10}  ours {row['ours_tok_per_s']:7.1f}  peer {row['peer_tok_per_s']:7.1f} tokens/s"
-              f"  median ratio {row['median_ratio']:.3f}  ({', '.join(f'{x:.2f}' for x in row['ratios'])})")
+        print(
+            f"{metric:10}  ours {row['ours_tok_per_s']:7.1f}  peer {row['peer_tok_per_s']:7.1f} tokens/s"
+            f"  median ratio {row['median_ratio']:.3f}  ({', '.join(f'{x:.2f}' for x in row['ratios'])})"
+        )
     memory = result["resident"]
     assert isinstance(memory, dict)
-    print(f"resident    ours {memory['ours_bytes'] / 2**20:7.1f}  peer {memory['peer_bytes'] / 2**20:7.1f} MiB"
-          f"       ratio {memory['ratio']:.3f}")
+    print(
+        f"resident    ours {memory['ours_bytes'] / 2**20:7.1f}  peer {memory['peer_bytes'] / 2**20:7.1f} MiB"
+        f"       ratio {memory['ratio']:.3f}"
+    )
     print(f"the same {'' if result['same_token_ids'] else 'NO '}token ids from both")
 
 

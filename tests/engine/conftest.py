@@ -24,6 +24,10 @@ from engine.build import BuildSpec, EngineBuild, build_engine
 from engine.models import fetched_model
 from protocols.errors import EngineError
 
+# Threads of the engine that wait for each other give the processor back at once: spinning beside other work
+# makes a test twenty times as slow, and no test measures speed.
+YIELDS = "0"
+
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], list[str]]:
@@ -40,7 +44,7 @@ def script(tmp_path: Path) -> Callable[[str], list[str]]:
 @pytest.fixture
 def environment() -> dict[str, str]:
     """Return the least environment that a program needs."""
-    return {"PATH": os.environ["PATH"]}
+    return {"PATH": os.environ["PATH"], "GOMP_SPINCOUNT": YIELDS}
 
 
 def encode_value(value: Any) -> tuple[int, bytes]:
@@ -151,7 +155,9 @@ class ServerHandle:
     def connect(self, timeout: float = 60) -> socket.socket:
         return socket.create_connection((self.host, self.port), timeout=timeout)
 
-    def exchange(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
+    def exchange(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         connection.request(method, path, data, headers or {})
@@ -190,7 +196,9 @@ class ServerHandle:
         """Send a request and return the open connection."""
         data = json.dumps(body).encode()
         connection = self.connect()
-        connection.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(data), data))
+        connection.sendall(
+            b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(data), data)
+        )
         return connection
 
     def wait_for(self, condition: Callable[[], bool], seconds: float = 20) -> None:
@@ -237,7 +245,10 @@ def _start_servers(program: Path, folder: Path) -> Iterator[Callable[..., Server
 
     def start(*arguments: str, ready: bool = True, environment: dict[str, str] | None = None) -> ServerHandle:
         log = folder / f"server-{len(running)}.log"
-        inherited = {k: v for k, v in os.environ.items() if k in ("PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS")}
+        inherited = {
+            k: v for k, v in os.environ.items() if k in ("PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS")
+        }
+        inherited["GOMP_SPINCOUNT"] = YIELDS
         server = ServerHandle([str(program), "--port", "0", *arguments], log, inherited | (environment or {}))
         running.append(server)
         if ready:
@@ -251,13 +262,17 @@ def _start_servers(program: Path, folder: Path) -> Iterator[Callable[..., Server
 
 
 @pytest.fixture(scope="session")
-def start_server(engine_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., ServerHandle]]:
+def start_server(
+    engine_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., ServerHandle]]:
     """Return a function that starts the real server with further flags."""
     yield from _start_servers(engine_folder / "bin" / "engine-server", tmp_path_factory.mktemp("servers"))
 
 
 @pytest.fixture(scope="session")
-def server(start_server: Callable[..., ServerHandle], model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> ServerHandle:
+def server(
+    start_server: Callable[..., ServerHandle], model_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> ServerHandle:
     """Return a server of SmolLM2 with one slot of 512 tokens."""
     return start_server("--model", str(model_path), "--ctx-size", "512", "--threads", "1")
 
@@ -270,7 +285,17 @@ def scripted_folder(engine_folder: Path, tmp_path_factory: pytest.TempPathFactor
     (folder / "lib").mkdir()
     shutil.copy(engine_folder / "bin" / "engine-server", folder / "bin")
     here = Path(__file__).resolve().parent
-    argv = ["c++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-I", here.parents[1] / "engine" / "include"]
+    argv = [
+        "c++",
+        "-std=c++20",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        "-I",
+        here.parents[1] / "engine" / "include",
+    ]
     subprocess.run([*argv, here / "scripted_library.cpp", "-o", folder / "lib" / "libassay-engine.so"], check=True)
     (folder / "model").write_text("good")
     return folder

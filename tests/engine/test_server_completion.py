@@ -49,19 +49,41 @@ NOISE = 0.2
 @pytest.mark.parametrize("name", GOLDEN["greedy"])
 def test_greedy_token_ids_equal_those_of_llama_server_up_to_the_first_close_choice(server: Any, name: str) -> None:
     golden = GOLDEN["greedy"][name]
-    answer = server.post("/completion", prompt=golden["prompt"], n_predict=32, temperature=0, return_tokens=True, n_probs=3, cache_prompt=False)
+    answer = server.post(
+        "/completion",
+        prompt=golden["prompt"],
+        n_predict=32,
+        temperature=0,
+        return_tokens=True,
+        n_probs=3,
+        cache_prompt=False,
+    )
     for i, (ours, theirs) in enumerate(zip(answer["tokens"], golden["tokens"], strict=True)):
         if ours != theirs:
             in_ours = {top["id"]: top["logprob"] for top in answer["completion_probabilities"][i]["top_logprobs"]}
             in_theirs = dict(golden["top"][i])
             gaps = (in_ours[ours] - in_ours.get(theirs, -99), in_theirs[theirs] - in_theirs.get(ours, -99))
-            assert max(gaps) < NOISE, f"token {i}: {ours} here, {theirs} there; apart by {gaps[0]:.3f} here and {gaps[1]:.3f} there"
+            assert max(gaps) < NOISE, (
+                f"token {i}: {ours} here, {theirs} there; apart by {gaps[0]:.3f} here and {gaps[1]:.3f} there"
+            )
             return
 
 
-@pytest.mark.parametrize("prompt", [golden["prompt"] for golden in GOLDEN["greedy"].values()] + ["🚀" * 7, "今日の天気は"])
-def test_the_server_serves_what_the_library_computes(server: Any, engine_folder: Path, model_path: Path, prompt: str) -> None:
-    answer = server.post("/completion", prompt=prompt, n_predict=16, temperature=0, return_tokens=True, ignore_eos=True, cache_prompt=False)
+@pytest.mark.parametrize(
+    "prompt", [golden["prompt"] for golden in GOLDEN["greedy"].values()] + ["🚀" * 7, "今日の天気は"]
+)
+def test_the_server_serves_what_the_library_computes(
+    server: Any, engine_folder: Path, model_path: Path, prompt: str
+) -> None:
+    answer = server.post(
+        "/completion",
+        prompt=prompt,
+        n_predict=16,
+        temperature=0,
+        return_tokens=True,
+        ignore_eos=True,
+        cache_prompt=False,
+    )
     with EngineWorker(engine_folder / "lib" / "libassay-engine.so") as worker:
         worker.load(model_path)
         worker.open_session(Session(context_tokens=512, threads=1))
@@ -83,7 +105,9 @@ def test_probabilities_equal_those_of_llama_server_within_the_noise_of_q4(server
         assert ours["id"] == theirs["token"]
         assert ours["logprob"] == pytest.approx(theirs["logprob"], abs=0.05)
         assert bytes(ours["bytes"]).decode() == ours["token"]
-        assert [top["logprob"] for top in ours["top_logprobs"]] == pytest.approx([top[1] for top in theirs["top"]], abs=0.1)
+        assert [top["logprob"] for top in ours["top_logprobs"]] == pytest.approx(
+            [top[1] for top in theirs["top"]], abs=0.1
+        )
         assert ours["top_logprobs"][0]["id"] == theirs["top"][0][0]
 
 
@@ -105,7 +129,11 @@ def test_answers_have_every_field_that_llama_server_has(server: Any) -> None:
     assert missing(shapes["/completion progress event"], shape(events[0])) == set()
     assert missing(shapes["/completion token event"], shape(events[-2])) == set()
     assert missing(shapes["/completion last event"], shape(events[-1])) == lacking
-    slots = {f"[].params.{name}" for name in SAMPLERS_WE_LACK - {"dry_sequence_breakers", "grammar", "grammar_lazy", "grammar_triggers", "preserved_tokens"}}
+    slots = {
+        f"[].params.{name}"
+        for name in SAMPLERS_WE_LACK
+        - {"dry_sequence_breakers", "grammar", "grammar_lazy", "grammar_triggers", "preserved_tokens"}
+    }
     assert missing(shapes["/slots"], shape(server.get("/slots"))) == slots
     for path, request in {
         "/tokenize": {"content": "a", "with_pieces": True},
@@ -115,10 +143,22 @@ def test_answers_have_every_field_that_llama_server_has(server: Any) -> None:
         assert missing(shapes[path], shape(server.post(path, **request))) == set()
     defaults = "default_generation_settings.params."
     # The number that the file itself gives, where llama-server writes a name.
-    of_others = {"model_ftype", "modalities.video", "media_marker", "ui", "ui_settings", "is_sleeping", "cors_proxy_enabled"}
+    of_others = {
+        "model_ftype",
+        "modalities.video",
+        "media_marker",
+        "ui",
+        "ui_settings",
+        "is_sleeping",
+        "cors_proxy_enabled",
+    }
     props = missing(shapes["/props"], shape(server.get("/props")))
     assert {place for place in props if not place.startswith((defaults, "chat_template_caps"))} == of_others
-    metrics = {line.split()[2] for line in server.exchange("GET", "/metrics")[2].decode().splitlines() if line.startswith("# TYPE")}
+    metrics = {
+        line.split()[2]
+        for line in server.exchange("GET", "/metrics")[2].decode().splitlines()
+        if line.startswith("# TYPE")
+    }
     assert set(GOLDEN["metrics"]) - metrics == {name for name in GOLDEN["metrics"] if "spec_decode" in name}
 
 
@@ -130,8 +170,16 @@ def test_a_stream_carries_one_token_an_event_and_the_ids_of_the_whole_answer(ser
     assert [event["tokens"][0] for event in events] == whole["tokens"]
     assert "".join(event["content"] for event in events) == whole["content"]
     assert [event["tokens_predicted"] for event in events] == list(range(1, 25))
-    assert {(event["stop"], event["id_slot"], event["index"], event["tokens_evaluated"]) for event in events} == {(False, 0, 0, 5)}
-    assert (last["stop"], last["content"], last["tokens"], last["tokens_predicted"], last["stop_type"]) == (True, "", [], 24, "limit")
+    assert {(event["stop"], event["id_slot"], event["index"], event["tokens_evaluated"]) for event in events} == {
+        (False, 0, 0, 5)
+    }
+    assert (last["stop"], last["content"], last["tokens"], last["tokens_predicted"], last["stop_type"]) == (
+        True,
+        "",
+        [],
+        24,
+        "limit",
+    )
     assert last["prompt"] == FRANCE
     assert last["generation_settings"]["n_predict"] == 24
     # Exact counters: the same request does the same work, streamed or not.
@@ -157,7 +205,9 @@ def test_timings_are_those_of_one_clock(server: Any) -> None:
 
 
 def test_a_follow_up_reports_what_came_from_the_cache(server: Any) -> None:
-    first = server.post("/completion", prompt=FRANCE, n_predict=4, temperature=0, return_tokens=True, cache_prompt=False)
+    first = server.post(
+        "/completion", prompt=FRANCE, n_predict=4, temperature=0, return_tokens=True, cache_prompt=False
+    )
     ids = server.post("/tokenize", content=FRANCE)["tokens"]
     follow_up = server.post("/completion", prompt=[*ids, *first["tokens"], *ids], n_predict=1, temperature=0)
     assert (follow_up["timings"]["cache_n"], follow_up["timings"]["prompt_n"]) == (8, 6)
@@ -171,7 +221,9 @@ def test_the_end_token_ends_the_answer_and_its_id_is_sent(server: Any) -> None:
     assert last["stop_type"] == "eos"
     assert (events[-1]["content"], events[-1]["tokens"]) == ("", [2])
     assert last["tokens_predicted"] == len(events)
-    ignoring = server.post("/completion", prompt=prompt, n_predict=60, temperature=0, ignore_eos=True, return_tokens=True)
+    ignoring = server.post(
+        "/completion", prompt=prompt, n_predict=60, temperature=0, ignore_eos=True, return_tokens=True
+    )
     assert ignoring["stop_type"] == "limit"
     assert len(ignoring["tokens"]) == 60
     assert not {0, 2} & set(ignoring["tokens"])
@@ -200,7 +252,9 @@ def test_a_character_cut_at_the_end_is_shown_as_such_and_its_ids_stay_exact(serv
 
 def test_bytes_that_are_no_text_at_all_do_not_break_the_json(server: Any) -> None:
     stray = server.post("/tokenize", content="🚀")["tokens"][-1]  # the byte 0x80
-    answer = server.post("/completion", prompt=FRANCE, n_predict=3, temperature=0, logit_bias=[[stray, 10000]], return_tokens=True)
+    answer = server.post(
+        "/completion", prompt=FRANCE, n_predict=3, temperature=0, logit_bias=[[stray, 10000]], return_tokens=True
+    )
     assert answer["tokens"] == [stray] * 3
     assert (answer["content"], answer["invalid_utf8_replaced"]) == ("\ufffd" * 3, 3)
     assert server.post("/tokenize", content="🚀", with_pieces=True)["tokens"][-1] == {"id": stray, "piece": [0x80]}
@@ -218,10 +272,17 @@ def test_bytes_that_are_no_text_at_all_do_not_break_the_json(server: Any) -> Non
         (["is"], " Par", "is", 1),
     ],
 )
-def test_a_stop_string_across_tokens_ends_the_answer_before_it(server: Any, stop: Any, content: str, word: str, n: int) -> None:
+def test_a_stop_string_across_tokens_ends_the_answer_before_it(
+    server: Any, stop: Any, content: str, word: str, n: int
+) -> None:
     body = {"prompt": FRANCE, "n_predict": 20, "temperature": 0, "stop": stop}
     whole = server.post("/completion", **body, return_tokens=True)
-    assert (whole["content"], whole["stop_type"], whole["stopping_word"], whole["tokens_predicted"]) == (content, "word", word, n)
+    assert (whole["content"], whole["stop_type"], whole["stopping_word"], whole["tokens_predicted"]) == (
+        content,
+        "word",
+        word,
+        n,
+    )
     *events, last = server.stream("/completion", **body)
     assert "".join(event["content"] for event in events) == content
     assert [event["tokens"][0] for event in events] == whole["tokens"]
@@ -239,7 +300,14 @@ def test_what_only_looked_like_a_stop_string_is_sent_in_the_end(server: Any) -> 
 
 def test_equal_seeds_give_equal_tokens_and_others_do_not(server: Any) -> None:
     def ids(seed: int, **more: Any) -> list[int]:
-        body = {"prompt": "Once upon a time", "n_predict": 24, "seed": seed, "temperature": 1.2, "return_tokens": True, "ignore_eos": True}
+        body = {
+            "prompt": "Once upon a time",
+            "n_predict": 24,
+            "seed": seed,
+            "temperature": 1.2,
+            "return_tokens": True,
+            "ignore_eos": True,
+        }
         return server.post("/completion", **{**body, **more})["tokens"]
 
     assert ids(1) == ids(1)
@@ -273,7 +341,9 @@ def test_logit_bias_forbids_and_favours(server: Any) -> None:
     assert server.post("/completion", **body, logit_bias=[[paris, False]])["tokens"] == [the]
     assert server.post("/completion", **body, logit_bias=[[" Paris", False]])["tokens"] == [the]
     assert server.post("/completion", **body, logit_bias={str(the): 20})["tokens"] == [the]
-    shown = server.post("/completion", **body, logit_bias=[[paris, False], [the, 1.5]])["generation_settings"]["logit_bias"]
+    shown = server.post("/completion", **body, logit_bias=[[paris, False], [the, 1.5]])["generation_settings"][
+        "logit_bias"
+    ]
     assert shown == [{"bias": None, "token": paris}, {"bias": 1.5, "token": the}]
 
 
@@ -290,7 +360,12 @@ def test_prompts_as_text_ids_and_a_mix_are_the_same(server: Any) -> None:
 
 def test_n_predict_0_evaluates_the_prompt_and_generates_nothing(server: Any) -> None:
     answer = server.post("/completion", prompt=FRANCE, n_predict=0, cache_prompt=False)
-    assert (answer["content"], answer["tokens_predicted"], answer["stop_type"], answer["tokens_cached"]) == ("", 0, "limit", 5)
+    assert (answer["content"], answer["tokens_predicted"], answer["stop_type"], answer["tokens_cached"]) == (
+        "",
+        0,
+        "limit",
+        5,
+    )
     assert answer["work"]["n_tokens_evaluated"] == 5
     assert len(server.stream("/completion", prompt=FRANCE, n_predict=0)) == 1
 
@@ -298,7 +373,12 @@ def test_n_predict_0_evaluates_the_prompt_and_generates_nothing(server: Any) -> 
 def test_generation_runs_to_the_end_of_the_context(server: Any) -> None:
     ids = [260] * 500
     answer = server.post("/completion", prompt=ids, ignore_eos=True, temperature=0)
-    assert (answer["tokens_predicted"], answer["stop_type"], answer["truncated"], answer["tokens_cached"]) == (12, "limit", False, 511)
+    assert (answer["tokens_predicted"], answer["stop_type"], answer["truncated"], answer["tokens_cached"]) == (
+        12,
+        "limit",
+        False,
+        511,
+    )
     assert server.refused("/completion", prompt=[260] * 512)["type"] == "exceed_context_size_error"
 
 
@@ -308,7 +388,12 @@ def test_progress_is_reported_for_each_step_of_the_prompt(start_server: Callable
     server.post("/completion", prompt=ids[:10], n_predict=1)
     events = server.stream("/completion", prompt=ids, n_predict=2, return_progress=True)
     progress = [event["prompt_progress"] for event in events if "prompt_progress" in event]
-    assert [(step["total"], step["cache"], step["processed"]) for step in progress] == [(90, 10, 10), (90, 10, 42), (90, 10, 74), (90, 10, 90)]
+    assert [(step["total"], step["cache"], step["processed"]) for step in progress] == [
+        (90, 10, 10),
+        (90, 10, 42),
+        (90, 10, 74),
+        (90, 10, 90),
+    ]
     assert all(event["tokens"] == [] for event in events if "prompt_progress" in event)
     assert len(events) == 4 + 2 + 1
 
@@ -319,10 +404,14 @@ def test_four_slots_serve_eight_clients_as_one_slot_serves_one(
     wide = start_server("--model", str(model_path), "--parallel", "4", "--ctx-size", "256", "--threads", "1")
     prompts = [golden["prompt"] for golden in GOLDEN["greedy"].values()]
     body = {"n_predict": 16, "temperature": 0, "cache_prompt": False}
-    streams = in_parallel(*(lambda prompt=prompt: wide.stream("/completion", prompt=prompt, **body) for prompt in prompts))
+    streams = in_parallel(
+        *(lambda prompt=prompt: wide.stream("/completion", prompt=prompt, **body) for prompt in prompts)
+    )
     for (*events, last), golden in zip(streams, GOLDEN["greedy"].values(), strict=True):
         assert len(events) == last["tokens_predicted"] == 16
-        alone = server.post("/completion", prompt=golden["prompt"], n_predict=16, temperature=0, return_tokens=True, n_probs=2)
+        alone = server.post(
+            "/completion", prompt=golden["prompt"], n_predict=16, temperature=0, return_tokens=True, n_probs=2
+        )
         for event, token, chance in zip(events, alone["tokens"], alone["completion_probabilities"], strict=True):
             if event["tokens"] != [token]:
                 # A batch of another size may round differently: only a close choice may go the other way.
@@ -344,8 +433,15 @@ def test_a_client_that_leaves_in_mid_stream_frees_the_slot_for_the_next(server: 
 
 
 def test_a_slot_survives_in_a_file(start_server: Callable[..., Any], model_path: Path, tmp_path: Path) -> None:
-    server = start_server("--model", str(model_path), "--slot-save-path", str(tmp_path), "--ctx-size", "256", "--threads", "1")
-    body = {"prompt": FRANCE + " Paris. The capital of Italy is", "n_predict": 12, "temperature": 0, "return_tokens": True}
+    server = start_server(
+        "--model", str(model_path), "--slot-save-path", str(tmp_path), "--ctx-size", "256", "--threads", "1"
+    )
+    body = {
+        "prompt": FRANCE + " Paris. The capital of Italy is",
+        "n_predict": 12,
+        "temperature": 0,
+        "return_tokens": True,
+    }
     first = server.post("/completion", **body)
     assert server.post("/slots/0?action=save", filename="france")["n_saved"] == first["tokens_cached"]
     server.post("/slots/0?action=erase")
@@ -353,79 +449,17 @@ def test_a_slot_survives_in_a_file(start_server: Callable[..., Any], model_path:
     again = server.post("/completion", **body)
     assert again["timings"]["cache_n"] == first["tokens_evaluated"] - 1
     assert again["tokens"] == first["tokens"]
-    other = start_server("--model", str(model_path), "--slot-save-path", str(tmp_path), "--ctx-size", "256", "--kv-type", "f32", "--threads", "1")
+    other = start_server(
+        "--model",
+        str(model_path),
+        "--slot-save-path",
+        str(tmp_path),
+        "--ctx-size",
+        "256",
+        "--kv-type",
+        "f32",
+        "--threads",
+        "1",
+    )
     assert "unable to restore" in other.refused("/slots/0?action=restore", filename="france")["message"]
     assert other.post("/completion", **body)["tokens_predicted"] == 12
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({}, "field 'prompt': is required"),
-        ({"prompt": None}, "field 'prompt': is required"),
-        ({"prompt": ""}, "field 'prompt': must not be empty"),
-        ({"prompt": []}, "field 'prompt': must not be empty"),
-        ({"prompt": 3}, "field 'prompt': expected a string, token ids or an array of both, got an integer"),
-        ({"prompt": ["a", {}]}, "got an object"),
-        ({"prompt": ["a", "b"]}, "several prompts in one request are not supported"),
-        ({"prompt": [49152]}, "token id 49152 is not in the vocabulary (0 to 49151)"),
-        ({"prompt": [-1]}, "token id -1 is not in the vocabulary"),
-        ({"prompt": [1.5]}, "token id 1.5 is not in the vocabulary"),
-        ({"prompt": [2**70]}, "is not in the vocabulary"),
-        ({"n_predict": "x"}, "field 'n_predict': expected an integer, got a string"),
-        ({"n_predict": -2}, "field 'n_predict': expected an integer from -1 to 2147483647, got -2"),
-        ({"n_predict": 1.5}, "got 1.5"),
-        ({"n_predict": 1, "max_tokens": 2}, "say different things"),
-        ({"temperature": "hot"}, "field 'temperature': expected a number, got a string"),
-        ({"temperature": 1e9}, "from -1.0 to 1000.0, got 1e+09"),
-        ({"top_k": True}, "field 'top_k': expected an integer, got a boolean"),
-        ({"top_p": 1.1}, "field 'top_p': expected a number from 0.0 to 1.0"),
-        ({"min_p": -0.1}, "field 'min_p'"),
-        ({"repeat_penalty": 0}, "field 'repeat_penalty'"),
-        ({"repeat_last_n": -2}, "field 'repeat_last_n'"),
-        ({"seed": 2**32}, "field 'seed'"),
-        ({"stop": 5}, "field 'stop': expected a string or an array of strings"),
-        ({"stop": [""]}, "must not be empty"),
-        ({"stop": ["a"] * 65}, "at most 64 strings"),
-        ({"stop": ["a" * 1025]}, "at most 1024 bytes"),
-        ({"stream": 1}, "field 'stream': expected a boolean, got an integer"),
-        ({"ignore_eos": "yes"}, "field 'ignore_eos'"),
-        ({"cache_prompt": 0}, "field 'cache_prompt'"),
-        ({"id_slot": 1}, "field 'id_slot': expected an integer from -1 to 0"),
-        ({"n_probs": 257}, "field 'n_probs': expected an integer from 0 to 256"),
-        ({"logit_bias": [[1]]}, "each entry is [token id or text, bias or false]"),
-        ({"logit_bias": [[1, True]]}, "expected a number or false, got a boolean"),
-        ({"logit_bias": [[99999, 1]]}, "token id 99999 is not in the vocabulary"),
-        ({"logit_bias": {"x": 1}}, "token id x is not in the vocabulary"),
-        ({"logit_bias": 1}, "field 'logit_bias'"),
-        ({"grammar": "root ::= x"}, "field 'grammar': is not supported"),
-        ({"presence_penalty": 0.5}, "field 'presence_penalty': this engine supports only 0"),
-        ({"n": 2}, "field 'n': this engine supports only 1"),
-        ({"response_format": {"type": "json_object"}}, "field 'response_format'"),
-    ],
-)
-def test_a_wrong_field_is_a_400_that_names_it(server: Any, body: dict[str, Any], words: str) -> None:
-    error = server.refused("/completion", **({"prompt": "a", "n_predict": 1} | body if body and "prompt" not in body else body))
-    assert (error["code"], error["type"]) == (400, "invalid_request_error")
-    assert words in error["message"]
-
-
-def test_unknown_fields_are_ignored_but_listed(server: Any) -> None:
-    neutral = {"presence_penalty": 0.0, "grammar": "", "n": 1, "mirostat": 0, "response_format": {"type": "text"}, "seed": None, "model": "x"}
-    answer = server.post("/completion", prompt="a", n_predict=1, fancy=1, other=[2], **neutral)
-    assert answer["ignored_fields"] == ["fancy", "other"]
-    assert server.stream("/completion", prompt="a", n_predict=1, fancy=1)[-1]["ignored_fields"] == ["fancy"]
-    assert server.post("/completion", prompt="a", n_predict=1.0)["ignored_fields"] == []
-
-
-def test_tokenize_and_detokenize_turn_text_into_ids_and_back(server: Any) -> None:
-    text = "naïve <|im_start|>\n\t🚀 日本"
-    ids = server.post("/tokenize", content=text)["tokens"]
-    assert 1 in ids
-    assert server.post("/detokenize", tokens=ids)["content"] == text
-    assert 1 not in server.post("/tokenize", content=text, parse_special=False)["tokens"]
-    assert server.post("/tokenize", content="")["tokens"] == []
-    assert server.post("/tokenize", content="a🚀", with_pieces=True)["tokens"][0] == {"id": 81, "piece": "a"}
-    assert server.refused("/tokenize", text="a")["message"] == "field 'content': is required"
-    assert server.refused("/detokenize", tokens="a")["code"] == 400
-    assert server.refused("/detokenize", tokens=[1, 49152])["code"] == 400

@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -233,13 +234,13 @@ def test_a_body_that_is_not_json_is_a_400_with_its_place(server: Any, body: byte
 
 
 def test_a_client_that_goes_away_frees_its_slot(server: Any) -> None:
-    connection = server.begin("/completion", prompt=[*([260] * 2000), ord("|")], stream=True)
+    connection = server.begin("/completion", prompt=[*([260] * 150), ord("|")], stream=True)
     server.wait_for(lambda: server.busy_slots() == 1)
     connection.close()
     start = time.monotonic()
     server.wait_for(lambda: server.busy_slots() == 0)
-    # One step of 512 tokens of 20 ms, broken off by the library's own checks only: it has none for this token.
-    assert time.monotonic() - start < 15
+    # The step under way, 151 tokens of 20 ms, which the library does not break off for this token.
+    assert time.monotonic() - start < 8
     assert b"assay:requests_cancelled_total 1\n" in server.exchange("GET", "/metrics")[2]
 
 
@@ -304,8 +305,20 @@ def test_a_key_guards_all_but_health_and_models(start_scripted: Callable[..., An
     server = start_scripted("--model", str(scripted_folder / "model"), "--api-key", KEY)
     for path in ("/health", "/v1/models"):
         assert server.exchange("GET", path)[0] == 200
-    for method, path in (("GET", "/props"), ("GET", "/slots"), ("GET", "/metrics"), ("POST", "/completion"), ("GET", "/nope")):
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Bearer {KEY}x"}, {"Authorization": KEY}, {"X-Api-Key": KEY[:-1]}):
+    for method, path in (
+        ("GET", "/props"),
+        ("GET", "/slots"),
+        ("GET", "/metrics"),
+        ("POST", "/completion"),
+        ("GET", "/nope"),
+    ):
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": f"Bearer {KEY}x"},
+            {"Authorization": KEY},
+            {"X-Api-Key": KEY[:-1]},
+        ):
             status, found, body = server.exchange(method, path, b"{}" if method == "POST" else None, headers)
             assert status == 401
             assert error_of(body) == {"code": 401, "message": "Invalid API Key", "type": "authentication_error"}
@@ -320,13 +333,18 @@ def test_the_key_is_shown_nowhere(start_scripted: Callable[..., Any], scripted_f
     assert server.exchange("GET", "/props")[0] == 401
     flagged = start_scripted("--model", str(scripted_folder / "model"), "--api-key", KEY)
     flagged.exchange("POST", "/completion", b"{", {"Authorization": f"Bearer {KEY}"})
-    with open(f"/proc/{flagged.process.pid}/cmdline", "rb") as arguments:
-        assert KEY.encode() not in arguments.read()
-    shown = flagged.exchange("GET", "/props", None, {"X-Api-Key": KEY})[2] + flagged.log.read_bytes() + server.log.read_bytes()
+    assert KEY.encode() not in Path(f"/proc/{flagged.process.pid}/cmdline").read_bytes()
+    shown = (
+        flagged.exchange("GET", "/props", None, {"X-Api-Key": KEY})[2]
+        + flagged.log.read_bytes()
+        + server.log.read_bytes()
+    )
     assert KEY.encode() not in shown
 
 
-def test_a_refused_client_with_a_large_body_still_reads_the_answer(start_scripted: Callable[..., Any], scripted_folder: Any) -> None:
+def test_a_refused_client_with_a_large_body_still_reads_the_answer(
+    start_scripted: Callable[..., Any], scripted_folder: Any
+) -> None:
     server = start_scripted("--model", str(scripted_folder / "model"), "--api-key", KEY)
     status, _, body = server.exchange("POST", "/completion", b" " * 4_000_000)
     assert (status, error_of(body)["code"]) == (401, 401)

@@ -23,7 +23,15 @@ def missing(theirs: Any, ours: Any, place: str = "") -> set[str]:
         if not isinstance(ours, list) or (theirs and not ours):
             return {place}
         return missing(theirs[0], ours[0], f"{place}[]") if theirs else set()
-    kind = "boolean" if isinstance(ours, bool) else "number" if isinstance(ours, int | float) else "string" if isinstance(ours, str) else "null"
+    kind = (
+        "boolean"
+        if isinstance(ours, bool)
+        else "number"
+        if isinstance(ours, int | float)
+        else "string"
+        if isinstance(ours, str)
+        else "null"
+    )
     return set() if theirs == kind else {place}
 
 
@@ -56,12 +64,20 @@ def test_the_chat_prompt_is_what_apply_template_shows(server: Any) -> None:
     native = server.post("/completion", prompt=shown, n_predict=6, temperature=0, cache_prompt=False)
     answer = chat(server, cache_prompt=False)
     assert answer["choices"][0]["message"]["content"] == native["content"]
-    assert answer["usage"]["prompt_tokens"] == native["tokens_evaluated"] == len(server.post("/tokenize", content=shown)["tokens"])
+    assert (
+        answer["usage"]["prompt_tokens"]
+        == native["tokens_evaluated"]
+        == len(server.post("/tokenize", content=shown)["tokens"])
+    )
 
 
 def test_text_parts_are_joined_and_a_begun_reply_is_continued_as_llama_server_does(server: Any) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}, {"role": "assistant", "content": "ok"}]
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": "ok"},
+    ]
     assert server.post("/apply-template", messages=messages)["prompt"] == GOLDEN["continued_chat"]
 
 
@@ -86,7 +102,9 @@ def test_a_chat_stream_says_the_role_then_the_text_then_done(server: Any) -> Non
     assert text == chat(server)["choices"][0]["message"]["content"]
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
     assert chunks[-1]["choices"][0]["delta"] == {}
-    assert {(chunk["id"], chunk["created"], chunk["object"]) for chunk in chunks} == {(chunks[0]["id"], chunks[0]["created"], "chat.completion.chunk")}
+    assert {(chunk["id"], chunk["created"], chunk["object"]) for chunk in chunks} == {
+        (chunks[0]["id"], chunks[0]["created"], "chat.completion.chunk")
+    }
     assert chunks[-1]["timings"]["predicted_n"] == 6
     assert not any("usage" in chunk for chunk in chunks)
 
@@ -124,26 +142,37 @@ def test_the_length_has_three_names(server: Any) -> None:
     for name in ("max_tokens", "max_completion_tokens", "n_predict"):
         body = {"messages": HELLO, name: 3}
         assert server.post("/v1/chat/completions", **body)["usage"]["completion_tokens"] == 3
-    assert "different things" in server.refused("/v1/chat/completions", messages=HELLO, max_tokens=3, max_completion_tokens=4)["message"]
+    assert (
+        "different things"
+        in server.refused("/v1/chat/completions", messages=HELLO, max_tokens=3, max_completion_tokens=4)["message"]
+    )
 
 
 def test_text_completions_have_the_fields_of_openai_and_llama_server(server: Any) -> None:
     body = {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
     answer = server.post("/v1/completions", **body, logprobs=2)
     assert missing(GOLDEN["shapes"]["/v1/completions"], answer) == set()
-    assert (answer["object"], answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("text_completion", " Paris.\n\n", "length")
+    assert (answer["object"], answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == (
+        "text_completion",
+        " Paris.\n\n",
+        "length",
+    )
     *chunks, done = server.stream("/v1/completions", **body)
     assert done == "[DONE]"
     assert missing(GOLDEN["shapes"]["/v1/completions token chunk"], chunks[0]) == set()
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == answer["choices"][0]["text"]
-    by_ids = server.post("/v1/completions", **body | {"prompt": server.post("/tokenize", content=body["prompt"])["tokens"]})
+    by_ids = server.post(
+        "/v1/completions", **body | {"prompt": server.post("/tokenize", content=body["prompt"])["tokens"]}
+    )
     assert by_ids["choices"][0]["text"] == answer["choices"][0]["text"]
 
 
 def test_the_chosen_token_alone_is_reported_where_no_alternatives_are_asked_for(server: Any) -> None:
     parts = chat(server, logprobs=True)["choices"][0]["logprobs"]["content"]
     assert [part["top_logprobs"] for part in parts] == [[]] * 6
-    wide = chat(server, logprobs=True, top_logprobs=5, seed=1, temperature=1.5, max_tokens=12)["choices"][0]["logprobs"]["content"]
+    wide = chat(server, logprobs=True, top_logprobs=5, seed=1, temperature=1.5, max_tokens=12)["choices"][0][
+        "logprobs"
+    ]["content"]
     for part in wide:
         known = {top["id"]: top["logprob"] for top in part["top_logprobs"]}
         assert part["logprob"] == pytest.approx(known.get(part["id"], part["logprob"]), abs=1e-4)
@@ -152,9 +181,15 @@ def test_the_chosen_token_alone_is_reported_where_no_alternatives_are_asked_for(
 
 def test_models_lists_the_one_that_is_served(server: Any) -> None:
     models = server.get("/v1/models")
-    assert missing({"object": "string", "data": GOLDEN["shapes"]["/v1/models"]["data"]}, models) == {f".data[].{name}" for name in ("aliases", "tags", "meta.vocab_type", "meta.ftype")}
+    assert missing({"object": "string", "data": GOLDEN["shapes"]["/v1/models"]["data"]}, models) == {
+        f".data[].{name}" for name in ("aliases", "tags", "meta.vocab_type", "meta.ftype")
+    }
     (model,) = models["data"]
-    assert (model["id"], model["meta"]["n_vocab"], model["meta"]["n_ctx_train"]) == ("SmolLM2-135M-Instruct.Q4_1.gguf", 49152, 8192)
+    assert (model["id"], model["meta"]["n_vocab"], model["meta"]["n_ctx_train"]) == (
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        49152,
+        8192,
+    )
     assert (model["meta"]["n_ctx"], model["meta"]["n_params"]) == (512, 134515008)
 
 
@@ -167,7 +202,10 @@ def test_models_lists_the_one_that_is_served(server: Any) -> None:
         ({"messages": ["hi"]}, "field 'messages[0]': expected an object"),
         ({"messages": [{"content": "hi"}]}, "field 'messages[0].role': a string is required"),
         ({"messages": [*HELLO, {"role": "user"}]}, "field 'messages[1].content': is required"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "only parts of type text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "only parts of type text",
+        ),
         ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "tool calls are not supported"),
         ({"tools": [{"type": "function"}]}, "field 'tools': is not supported"),
         ({"top_logprobs": 2}, "needs logprobs to be true"),
@@ -189,4 +227,6 @@ def test_a_chat_that_does_not_fit_is_refused_whole(server: Any) -> None:
 
 def test_ignored_fields_are_listed_where_there_are_any(server: Any) -> None:
     assert chat(server, fancy=1)["ignored_fields"] == ["fancy"]
-    assert "ignored_fields" not in chat(server, user="me", model="gpt-4", n=1) or chat(server, user="me")["ignored_fields"] == ["user"]
+    assert "ignored_fields" not in chat(server, user="me", model="gpt-4", n=1) or chat(server, user="me")[
+        "ignored_fields"
+    ] == ["user"]

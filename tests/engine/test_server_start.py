@@ -20,7 +20,14 @@ def program(scripted_folder: Path) -> Callable[..., subprocess.CompletedProcess[
 
     def call(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         argv = [scripted_folder / "bin" / "engine-server", *arguments]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=30, env={"PATH": "/usr/bin", **(environment or {})}, check=False)
+        return subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env={"PATH": "/usr/bin", **(environment or {})},
+            check=False,
+        )
 
     return call
 
@@ -39,7 +46,12 @@ def message_of(result: subprocess.CompletedProcess[str]) -> str:
 
 def test_one_line_on_standard_output_says_where_it_listens(start_scripted: Callable[..., Any], model: str) -> None:
     server = start_scripted("--model", model)
-    assert server.listening == {"event": "listening", "host": "127.0.0.1", "port": server.port, "pid": server.process.pid}
+    assert server.listening == {
+        "event": "listening",
+        "host": "127.0.0.1",
+        "port": server.port,
+        "pid": server.process.pid,
+    }
     assert server.get("/health") == {"status": "ok"}
     assert server.process.poll() is None
     server.process.send_signal(signal.SIGTERM)
@@ -70,7 +82,9 @@ def test_health_says_loading_until_the_model_is_there(start_scripted: Callable[.
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_within_two_seconds_while_it_works(start_scripted: Callable[..., Any], model: str, number: int) -> None:
+def test_a_signal_ends_it_within_two_seconds_while_it_works(
+    start_scripted: Callable[..., Any], model: str, number: int
+) -> None:
     server = start_scripted("--model", model, "--parallel", "2")
     busy = server.begin("/completion", prompt="\x03" * 400 + "|", stream=True)
     waiting = [server.begin("/completion", prompt="\x03" * 400 + "|") for _ in range(3)]
@@ -118,7 +132,9 @@ def test_a_model_that_does_not_load_is_one_log_line_and_exit_1(program: Any, tmp
         assert words in message_of(result)
 
 
-def test_a_taken_port_is_exit_1_with_the_flag_to_change(start_scripted: Callable[..., Any], program: Any, model: str) -> None:
+def test_a_taken_port_is_exit_1_with_the_flag_to_change(
+    start_scripted: Callable[..., Any], program: Any, model: str
+) -> None:
     server = start_scripted("--model", model)
     result = program("--model", model, "--port", str(server.port))
     assert (result.returncode, result.stdout) == (1, "")
@@ -150,7 +166,10 @@ def test_an_unknown_flag_is_exit_2_with_the_valid_list(program: Any, model: str)
         (["--ctx-size", "12.5"], "--ctx-size: expected"),
         (["--parallel", "0"], "--parallel: expected an integer from 1 to 256"),
         (["--ubatch-size", "8193"], "--ubatch-size: expected an integer from 1 to 8192"),
-        (["--ubatch-size", "2", "--parallel", "3"], "--ubatch-size: 2 tokens cannot hold one token of each of the 3 slots"),
+        (
+            ["--ubatch-size", "2", "--parallel", "3"],
+            "--ubatch-size: 2 tokens cannot hold one token of each of the 3 slots",
+        ),
         (["--kv-type", "q4_0"], "--kv-type: expected f32, f16 or q8_0, got 'q4_0'"),
         (["--kv-unified=yes"], "--kv-unified: takes no value"),
         (["--log-format", "xml"], "--log-format: expected json or text"),
@@ -161,8 +180,14 @@ def test_an_unknown_flag_is_exit_2_with_the_valid_list(program: Any, model: str)
         (["--kv-type", "q8_0"], "the scripted model has no q8_0 cache (--ctx-size 4096"),
     ],
 )
-def test_settings_that_cannot_work_are_exit_2_with_the_flag(program: Any, model: str, arguments: list[str], words: str) -> None:
-    result = program("--model", model, *arguments) if "--port" in arguments[0] else program("--model", model, "--port", "0", *arguments)
+def test_settings_that_cannot_work_are_exit_2_with_the_flag(
+    program: Any, model: str, arguments: list[str], words: str
+) -> None:
+    result = (
+        program("--model", model, *arguments)
+        if "--port" in arguments[0]
+        else program("--model", model, "--port", "0", *arguments)
+    )
     assert (result.returncode, result.stdout) == (2, "")
     assert words in message_of(result)
 
@@ -176,8 +201,16 @@ def test_a_cache_that_cannot_be_allocated_is_exit_1_with_the_flags(program: Any,
 def test_the_environment_sets_what_no_flag_sets(start_scripted: Callable[..., Any], program: Any, model: str) -> None:
     environment = {"CTX_SIZE": "300", "PARALLEL_SLOTS": "3", "UBATCH_SIZE": "64", "THREADS": "1"}
     props = start_scripted("--model", model, environment=environment).get("/props")
-    assert (props["n_ctx"], props["total_slots"], props["ubatch"], props["threads"], props["threads_batch"]) == (300, 3, 64, 1, 1)
-    flagged = start_scripted("--model", model, "--parallel", "2", "--threads-batch", "2", environment=environment).get("/props")
+    assert (props["n_ctx"], props["total_slots"], props["ubatch"], props["threads"], props["threads_batch"]) == (
+        300,
+        3,
+        64,
+        1,
+        1,
+    )
+    flagged = start_scripted("--model", model, "--parallel", "2", "--threads-batch", "2", environment=environment).get(
+        "/props"
+    )
     assert (flagged["total_slots"], flagged["threads"], flagged["threads_batch"]) == (2, 1, 2)
     result = program("--model", model, environment={"CTX_SIZE": "many"})
     assert result.returncode == 2
@@ -185,9 +218,16 @@ def test_the_environment_sets_what_no_flag_sets(start_scripted: Callable[..., An
 
 
 def test_props_show_the_settings_in_use(start_scripted: Callable[..., Any], model: str) -> None:
-    server = start_scripted("--model", model, "--alias", "näme", "--kv-unified", "--no-mmap", "--seed", "7", "--threads", "2")
+    server = start_scripted(
+        "--model", model, "--alias", "näme", "--kv-unified", "--no-mmap", "--seed", "7", "--threads", "2"
+    )
     props = server.get("/props")
-    assert (props["model_alias"], props["model_path"], props["kv_unified"], props["mmap"]) == ("näme", model, True, False)
+    assert (props["model_alias"], props["model_path"], props["kv_unified"], props["mmap"]) == (
+        "näme",
+        model,
+        True,
+        False,
+    )
     assert (props["kv_type"], props["n_ctx"], props["default_generation_settings"]["n_ctx"]) == ("f16", 4096, 4096)
     assert props["default_generation_settings"]["params"]["seed"] == 7
     assert props["chat_template"] == ""

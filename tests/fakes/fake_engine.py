@@ -69,7 +69,9 @@ class FakeEngine:
     def log(self, event: str, **fields: Any) -> None:
         """Append one line to the order log, with the monotonic time in ns."""
         if self.options.log:
-            line = json.dumps({"event": event, "t_ns": time.monotonic_ns(), "pid": os.getpid(), "arm": self.options.arm, **fields})
+            line = json.dumps(
+                {"event": event, "t_ns": time.monotonic_ns(), "pid": os.getpid(), "arm": self.options.arm, **fields}
+            )
             with Path(self.options.log).open("a") as f:
                 f.write(line + "\n")
 
@@ -77,7 +79,9 @@ class FakeEngine:
         """Listen, say so in one line, and answer until a signal ends the process."""
         listener = socket.create_server((self.options.host, self.options.port), backlog=64)
         port = listener.getsockname()[1]
-        write(sys.stdout, json.dumps({"event": "listening", "host": self.options.host, "port": port, "pid": os.getpid()}))
+        write(
+            sys.stdout, json.dumps({"event": "listening", "host": self.options.host, "port": port, "pid": os.getpid()})
+        )
         write(sys.stderr, f"main: server is listening on http://{self.options.host}:{port}")
         if self.options.careless_log:
             write(sys.stderr, f"debug: environment {dict(os.environ)} {sys.argv}")
@@ -127,7 +131,12 @@ class FakeEngine:
         settings = {"n_ctx": self.options.ctx_size}
         answers: dict[str, Any] = {
             "/health": {"status": "ok"},
-            "/props": {"model_path": self.options.model, "total_slots": self.options.parallel, "build_info": "fake-1", "default_generation_settings": settings},
+            "/props": {
+                "model_path": self.options.model,
+                "total_slots": self.options.parallel,
+                "build_info": "fake-1",
+                "default_generation_settings": settings,
+            },
             "/slots": [{"id": 0, "is_processing": False}],
             "/v1/models": {"object": "list", "data": [{"id": "fake"}]},
         }
@@ -142,7 +151,9 @@ class FakeEngine:
         self.send(connection, status, json.dumps(value).encode(), "application/json; charset=utf-8")
 
     def send(self, connection: socket.socket, status: int, body: bytes, kind: str) -> None:
-        head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        head = (
+            f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
         connection.sendall(head.encode() + body)
 
     def completion(self, connection: socket.socket, body: dict[str, Any]) -> None:
@@ -171,7 +182,9 @@ class FakeEngine:
             time.sleep(prefill_s + step_s * len(tokens))
             self.send_json(connection, 200, self.final(prompt, tokens, prefill_s, step_s * (len(tokens) - 1), fault))
             return
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
+        connection.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        )
         started = time.monotonic()
         first = started + prefill_s
         for k, token in enumerate(tokens):
@@ -182,15 +195,38 @@ class FakeEngine:
             if fault == "hang-after" and k >= self.value:
                 self.log("hang")
                 time.sleep(3600)
-            data = json.dumps({"index": 0, "content": f" {token}", "tokens": [token], "stop": False, "id_slot": 0, "tokens_predicted": k + 1, "tokens_evaluated": len(prompt)})
+            data = json.dumps(
+                {
+                    "index": 0,
+                    "content": f" {token}",
+                    "tokens": [token],
+                    "stop": False,
+                    "id_slot": 0,
+                    "tokens_predicted": k + 1,
+                    "tokens_evaluated": len(prompt),
+                }
+            )
             chunk(connection, b"data: " + (b"{not json" if fault == "not-json" else data.encode()) + b"\n\n")
         # Reported times are the stated ones, not the elapsed ones: a busy machine must not change a test's verdict.
         spent = step_s * max(0, len(tokens) - 1)
-        chunk(connection, b"data: " + json.dumps(self.final(prompt, [], prefill_s, spent, fault, n_generated=len(tokens))).encode() + b"\n\n")
+        chunk(
+            connection,
+            b"data: "
+            + json.dumps(self.final(prompt, [], prefill_s, spent, fault, n_generated=len(tokens))).encode()
+            + b"\n\n",
+        )
         connection.sendall(b"0\r\n\r\n")
         self.log("answered", n_prompt=len(prompt), n_generated=len(tokens))
 
-    def final(self, prompt: list[int], tokens: list[int], prefill_s: float, generation_s: float, fault: str, n_generated: int | None = None) -> dict[str, Any]:
+    def final(
+        self,
+        prompt: list[int],
+        tokens: list[int],
+        prefill_s: float,
+        generation_s: float,
+        fault: str,
+        n_generated: int | None = None,
+    ) -> dict[str, Any]:
         """Return the closing event."""
         n = len(tokens) if n_generated is None else n_generated
         extra = 1 if fault == "wrong-counts" else 0
@@ -281,14 +317,20 @@ def parse(argv: list[str]) -> argparse.Namespace:
     p.add_argument("--api-key", default="")
     p.add_argument("--fault", default="")
     p.add_argument("--fault-start", type=int, default=0)
-    p.add_argument("--good-requests", type=int, default=1, help="completions (the warm-up) before a request fault bites")
+    p.add_argument(
+        "--good-requests", type=int, default=1, help="completions (the warm-up) before a request fault bites"
+    )
     p.add_argument("--counter", default="")
     p.add_argument("--log", default="")
     p.add_argument("--arm", default="")
     p.add_argument("--rate", type=float, default=2000.0, help="generated tokens per second")
     p.add_argument("--prefill-rate", type=float, default=20000.0, help="prompt tokens per second")
     p.add_argument("--locked", action="store_true", help="refuse requests when the environment holds no key")
-    p.add_argument("--careless-log", action="store_true", help="print the environment and argv to the log, as a careless engine does")
+    p.add_argument(
+        "--careless-log",
+        action="store_true",
+        help="print the environment and argv to the log, as a careless engine does",
+    )
     options, _ = p.parse_known_args(argv)
     return options
 

@@ -78,6 +78,18 @@ def test_an_interrupt_seals_the_load_records_the_interruption_and_exits_130(worl
     assert any("interrupted once" in line for line in resumed.json()["limits"])
 
 
+def test_sigterm_interrupts_a_runner_that_a_shell_started_in_the_background(world: Any) -> None:
+    runner = world.start_in_background(
+        "run", world.protocol(schedule=world.PAIR, baseline=SLOW), "--store", world.store
+    )
+    world.wait_for(lambda order: completions(order) == 2)
+    runner.send_signal(signal.SIGINT)  # ignored, as the shell asked
+    runner.send_signal(signal.SIGTERM)
+    assert runner.wait(30) == 130
+    assert world.living_engines() == []
+    assert world.run("audit", "--store", world.store, "--json").json()["is_partial"]
+
+
 def stop_in_the_middle(world: Any, path: Any) -> None:
     runner = world.start("run", path, "--store", world.store)
     world.wait_for(lambda order: completions(order) == 2)

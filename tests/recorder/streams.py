@@ -50,7 +50,9 @@ def record(
     return file.getvalue()
 
 
-def exchange(events: Iterable[tuple[int, bytes]], *, ends: bool = True, end: str = "complete", **options: object) -> Wire:
+def exchange(
+    events: Iterable[tuple[int, bytes]], *, ends: bool = True, end: str = "complete", **options: object
+) -> Wire:
     """A chunked event stream: headers at 1 ms, each (ms, bytes) as one chunk in one read, then the last chunk."""
     reads = [(1 * MS, chunked_head())]
     reads += [(ms * MS, chunk(data)) for ms, data in events]
@@ -66,7 +68,15 @@ def sse(value: object) -> bytes:
 
 
 def token(token_id: int, content: str, running: int, **more: object) -> bytes:
-    event = {"index": 0, "content": content, "tokens": [token_id], "stop": False, "id_slot": 0, "tokens_predicted": running, "tokens_evaluated": 5}
+    event = {
+        "index": 0,
+        "content": content,
+        "tokens": [token_id],
+        "stop": False,
+        "id_slot": 0,
+        "tokens_predicted": running,
+        "tokens_evaluated": 5,
+    }
     return sse(event | more)
 
 
@@ -101,7 +111,10 @@ def chat(delta: dict[str, object] | None, *, finish: str | None = None, **more: 
 
 
 def text_chunk(text: str, *, finish: str | None = None, **more: object) -> bytes:
-    return sse({"id": "x", "object": "text_completion", "choices": [{"index": 0, "text": text, "finish_reason": finish}]} | more)
+    return sse(
+        {"id": "x", "object": "text_completion", "choices": [{"index": 0, "text": text, "finish_reason": finish}]}
+        | more
+    )
 
 
 DONE = b"data: [DONE]\n\n"

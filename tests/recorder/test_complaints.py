@@ -72,7 +72,14 @@ def test_02_a_role_chunk_sent_at_accept_neither_is_the_ttft_nor_makes_it_an_itl(
 def test_03_a_prelude_a_keepalive_and_frames_cut_inside_json_do_not_move_the_ttft() -> None:
     """sglang 29251."""
     event = S.token(11, "a", 1)
-    reads = [(2, b": keepalive\n\n"), (3, b"event: prelude\n\n"), (40, event[:17]), (60, event[17:]), (70, S.token(12, "b", 2)), (71, S.final(2))]
+    reads = [
+        (2, b": keepalive\n\n"),
+        (3, b"event: prelude\n\n"),
+        (40, event[:17]),
+        (60, event[17:]),
+        (70, S.token(12, "b", 2)),
+        (71, S.final(2)),
+    ]
     assert_is(raw(reads), ttft_ms=60, tokens=2)
 
 
@@ -104,7 +111,11 @@ def test_06_times_are_those_of_the_reads_an_error_event_is_an_error_and_201_is_a
          (31, S.chat({}, finish="stop")), (32, S.chat(None, **details)), (33, S.DONE)]
     )  # fmt: skip
     assert_is(thinking, ttft_ms=10, tokens=3)
-    created = [(1, S.chunked_head(201)), *((ms * MS, S.chunk(data)) for ms, data in S.good_events()), (40 * MS, S.LAST_CHUNK)]
+    created = [
+        (1, S.chunked_head(201)),
+        *((ms * MS, S.chunk(data)) for ms, data in S.good_events()),
+        (40 * MS, S.LAST_CHUNK),
+    ]
     assert_is(derive_request(read_wire(S.record(created)), "native"), ttft_ms=10, tokens=3)
 
 
@@ -118,7 +129,14 @@ def test_07_an_error_inside_a_200_is_no_success_and_has_no_ttft() -> None:
 
 def test_08_bare_colon_comments_break_nothing() -> None:
     """llama.cpp 24013 (a ping every 30 s), ollama 16443, mistral-vibe 762 and 794, coder 28185."""
-    reads = [(2, b":\n\n"), (10, S.token(1, "a", 1)), (15, b":\n"), (16, b": ping\n\n"), (20, S.token(2, "b", 2)), (21, S.final(2))]
+    reads = [
+        (2, b":\n\n"),
+        (10, S.token(1, "a", 1)),
+        (15, b":\n"),
+        (16, b": ping\n\n"),
+        (20, S.token(2, "b", 2)),
+        (21, S.final(2)),
+    ]
     request = raw(reads)
     assert_is(request, ttft_ms=10, tokens=2)
     assert (request.counts.comments, request.flags) == (3, ())
@@ -131,7 +149,9 @@ def test_09_a_comment_with_a_blank_line_dispatches_no_empty_event() -> None:
     assert_is(request, ttft_ms=10, tokens=1)
 
 
-@pytest.mark.parametrize("done", [b"data: [DONE]\r\n\r\n", b"data: [DONE] \n\n", b"data:[DONE]\n\n", b"data: [DONE]\r\r", b"data: [DONE]"])
+@pytest.mark.parametrize(
+    "done", [b"data: [DONE]\r\n\r\n", b"data: [DONE] \n\n", b"data:[DONE]\n\n", b"data: [DONE]\r\r", b"data: [DONE]"]
+)
 def test_10_done_is_known_in_every_spelling(done: bytes) -> None:
     """mistral-vibe 770 and 793, ogx 4744."""
     request = openai([*chat_of([(10, "a")], total=1)[:-1], (14, done)])
@@ -152,7 +172,11 @@ def test_12_a_server_that_splits_a_character_over_events_loses_no_token() -> Non
     """llama.cpp 28926."""
     smile = "😀".encode()
     request = native(
-        [(10, S.token(1, "X", 1).replace(b"X", smile[:3])), (20, S.token(2, "X", 2).replace(b"X", smile[3:])), (21, S.final(2))]
+        [
+            (10, S.token(1, "X", 1).replace(b"X", smile[:3])),
+            (20, S.token(2, "X", 2).replace(b"X", smile[3:])),
+            (21, S.final(2)),
+        ]
     )
     assert_is(request, ttft_ms=10, tokens=2)
     assert request.token_ids == (1, 2)
@@ -180,7 +204,9 @@ def test_14_a_stream_without_content_is_a_record_without_ttft() -> None:
 
 def test_15_an_error_body_is_kept() -> None:
     """amd/gaia 3501. As a body, as an event, and as the field that llama-server once used."""
-    body = json.dumps({"error": {"code": 400, "message": "context too small", "type": "exceed_context_size_error"}}).encode()
+    body = json.dumps(
+        {"error": {"code": 400, "message": "context too small", "type": "exceed_context_size_error"}}
+    ).encode()
     reads = [(3 * MS, S.head(400, "application/json", f"Content-Length: {len(body)}") + body)]
     refused = derive_request(read_wire(S.record(reads)), "native")
     assert_is(refused, ttft_ms=None, tokens=None, outcome="http_error")
@@ -237,7 +263,11 @@ def test_20_the_ratio_of_events_to_tokens_is_there() -> None:
 
 def test_21_tokens_that_hide_in_the_first_event_make_no_rate() -> None:
     """FastDeploy 8113."""
-    events = [(50, S.sse({"content": "abc", "tokens": [1, 2, 3], "tokens_predicted": 3})), (60, S.token(4, "d", 4)), (61, S.final(4))]
+    events = [
+        (50, S.sse({"content": "abc", "tokens": [1, 2, 3], "tokens_predicted": 3})),
+        (60, S.token(4, "d", 4)),
+        (61, S.final(4)),
+    ]
     request = native(events)
     assert_is(request, ttft_ms=50, tokens=4)
     assert request.first_event_tokens == 3
@@ -280,7 +310,11 @@ def test_25_accepted_drafts_counted_past_the_stop_are_flagged_and_not_mended() -
 
 def test_26_generation_time_booked_as_prefill_is_flagged() -> None:
     """mlxcel 1592: 95 000 tokens/s."""
-    events = [(10, S.token(1, "a", 1)), (110, S.token(2, "b", 2)), (111, S.final(2, timings=S.TIMINGS | {"prompt_ms": 110.0, "predicted_ms": 0.02}))]
+    events = [
+        (10, S.token(1, "a", 1)),
+        (110, S.token(2, "b", 2)),
+        (111, S.final(2, timings=S.TIMINGS | {"prompt_ms": 110.0, "predicted_ms": 0.02})),
+    ]
     request = native(events)
     assert {flag.code for flag in request.flags} >= {"prefill_disagreement", "generation_disagreement"}
 

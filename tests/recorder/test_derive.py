@@ -78,8 +78,17 @@ def test_the_measurement_holds_the_same_numbers() -> None:
 
 
 def test_counters_may_stand_beside_the_usage_of_an_openai_stream() -> None:
-    counts = {"usage": {"prompt_tokens": 5, "completion_tokens": 1}, "timings": S.TIMINGS | {"predicted_n": 1}, "work": {"n_graphs": 4}}
-    events = [(10, S.text_chunk("a")), (20, S.text_chunk("", finish="stop")), (21, S.sse({"choices": []} | counts)), (22, S.DONE)]
+    counts = {
+        "usage": {"prompt_tokens": 5, "completion_tokens": 1},
+        "timings": S.TIMINGS | {"predicted_n": 1},
+        "work": {"n_graphs": 4},
+    }
+    events = [
+        (10, S.text_chunk("a")),
+        (20, S.text_chunk("", finish="stop")),
+        (21, S.sse({"choices": []} | counts)),
+        (22, S.DONE),
+    ]
     request = openai(events)
     assert (request.work, request.server_prefill_ns, request.flags) == ({"n_graphs": 4}, 10 * MS, ())
 
@@ -215,7 +224,12 @@ def test_ids_in_openai_chunks_are_read() -> None:
 
 def test_reasoning_and_tool_calls_are_generated_tokens() -> None:
     call = {"tool_calls": [{"function": {"arguments": "{}"}}]}
-    events = [(10, S.chat({"reasoning_content": "hm"})), (20, S.chat(call)), (30, S.chat({}, finish="tool_calls")), (31, S.DONE)]
+    events = [
+        (10, S.chat({"reasoning_content": "hm"})),
+        (20, S.chat(call)),
+        (30, S.chat({}, finish="tool_calls")),
+        (31, S.DONE),
+    ]
     request = openai(events)
     assert (request.first_token_ns, request.last_token_ns) == (10 * MS, 20 * MS)
     assert request.reasoning_text.startswith("hm")
@@ -223,7 +237,11 @@ def test_reasoning_and_tool_calls_are_generated_tokens() -> None:
 
 
 def test_a_stream_without_ids_counts_by_the_servers_word_only() -> None:
-    events = [(10, S.sse({"content": "a", "stop": False})), (20, S.sse({"content": "bc", "stop": False})), (30, S.final())]
+    events = [
+        (10, S.sse({"content": "a", "stop": False})),
+        (20, S.sse({"content": "bc", "stop": False})),
+        (30, S.final()),
+    ]
     request = native(events)
     assert (request.token_ids, request.generated_tokens) == (None, 3)
     assert flag(request, "events_are_not_tokens") == (3, 2)
@@ -329,7 +347,9 @@ def test_counts_that_contradict_each_other_are_flagged() -> None:
 
 
 def test_server_and_client_times_that_differ_are_flagged() -> None:
-    slow = native([*S.good_events()[:3], (31, S.final(timings=S.TIMINGS | {"predicted_ms": 40.000001, "prompt_ms": 0.1}))])
+    slow = native(
+        [*S.good_events()[:3], (31, S.final(timings=S.TIMINGS | {"predicted_ms": 40.000001, "prompt_ms": 0.1}))]
+    )
     assert codes(slow) == {"generation_disagreement"}
     assert flag(slow, "generation_disagreement") == (40_000_001, 20 * MS)
     within = native([*S.good_events()[:3], (31, S.final(timings=S.TIMINGS | {"predicted_ms": 40.0}))])
@@ -345,14 +365,18 @@ def test_every_outcome_has_its_code() -> None:
         ("refused", "connection_refused"): Wire(
             request=b"x", sent_ns=None, reads=(), end_ns=1, end_reason="refused", is_cut=False
         ),
-        ("truncated", "no_response"): Wire(request=b"x", sent_ns=0, reads=(), end_ns=1, end_reason="closed", is_cut=False),
+        ("truncated", "no_response"): Wire(
+            request=b"x", sent_ns=0, reads=(), end_ns=1, end_reason="closed", is_cut=False
+        ),
         ("timeout", "total_timeout"): S.exchange(good[:2], ends=False, end="total_timeout"),
         ("timeout", "idle_timeout"): S.exchange(good[:2], ends=False, end="idle_timeout"),
         ("cancelled", "cancelled"): S.exchange(good[:2], ends=False, end="cancelled"),
         ("truncated", "body_cut"): S.exchange(good[:2], ends=False, end="reset"),
         ("truncated", "no_final_event"): S.exchange(good[:2]),
         ("stream_error", "http_malformed"): read_wire(S.record([(1, b"blah")])),
-        ("http_error", "http_status"): read_wire(S.record([(1, S.head(500, "text/plain", "Content-Length: 2") + b"no")])),
+        ("http_error", "http_status"): read_wire(
+            S.record([(1, S.head(500, "text/plain", "Content-Length: 2") + b"no")])
+        ),
         ("stream_error", "unusable_document"): read_wire(
             S.record([(1, S.head(200, "application/json", "Content-Length: 2") + b"[]")])
         ),
@@ -366,7 +390,11 @@ def test_every_outcome_has_its_code() -> None:
 
 
 def test_a_recording_that_was_cut_is_truncated_at_every_byte() -> None:
-    reads = [(1, S.chunked_head()), *((ms * MS, S.chunk(data)) for ms, data in S.good_events()), (32 * MS, S.LAST_CHUNK)]
+    reads = [
+        (1, S.chunked_head()),
+        *((ms * MS, S.chunk(data)) for ms, data in S.good_events()),
+        (32 * MS, S.LAST_CHUNK),
+    ]
     whole = S.record(reads)
     seen: set[int] = set()
     for length in range(len(whole)):
@@ -391,7 +419,11 @@ def test_an_answer_without_a_token_is_no_success_unless_none_was_asked_for() -> 
 
 
 def test_every_2xx_status_is_a_success() -> None:
-    reads = [(1, S.chunked_head(201))] + [(ms * MS, S.chunk(data)) for ms, data in S.good_events()] + [(40 * MS, S.LAST_CHUNK)]
+    reads = (
+        [(1, S.chunked_head(201))]
+        + [(ms * MS, S.chunk(data)) for ms, data in S.good_events()]
+        + [(40 * MS, S.LAST_CHUNK)]
+    )
     assert derive_request(read_wire(S.record(reads)), "native").outcome == "ok"
 
 
@@ -548,7 +580,12 @@ JUNK = st.one_of(
 )  # fmt: skip
 
 
-@given(st.lists(JUNK, max_size=6), st.sampled_from(["native", "openai"]), st.booleans(), st.sampled_from(["closed", "idle_timeout", "?"]))
+@given(
+    st.lists(JUNK, max_size=6),
+    st.sampled_from(["native", "openai"]),
+    st.booleans(),
+    st.sampled_from(["closed", "idle_timeout", "?"]),
+)
 def test_arbitrary_bytes_never_raise(parts: list[bytes], kind: str, has_head: bool, end: str) -> None:
     reads = [(index, data) for index, data in enumerate([S.head(), *parts] if has_head else parts)]
     request = derive_request(read_wire(S.record(reads, end=(end, 10**6))), kind)
@@ -571,7 +608,9 @@ def test_the_shortcut_for_plain_tokens_gives_what_the_long_way_gives() -> None:
 
 
 @pytest.mark.parametrize("kind", ["native", "openai"])
-@pytest.mark.parametrize("place", ['{"error":%s}', '{"stop":true,"timings":%s}', '{"stop":true,"generation_settings":{"a":%s},"x":NaN}'])
+@pytest.mark.parametrize(
+    "place", ['{"error":%s}', '{"stop":true,"timings":%s}', '{"stop":true,"generation_settings":{"a":%s},"x":NaN}']
+)
 def test_json_that_is_nested_too_deeply_never_raises(kind: str, place: str) -> None:
     for depth in (100, 400, 700, 900, 950, 990, 1100, 100_000):
         data = (place % ("[" * depth + "]" * depth)).encode()

@@ -81,7 +81,9 @@ def test_an_unasked_content_coding_is_a_problem() -> None:
 
 
 def test_bytes_behind_the_message_are_counted() -> None:
-    response = parse(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxHTTP/1.1 500 NO\r\nContent-Length: 1\r\n\r\n!", b"abc")
+    response = parse(
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxHTTP/1.1 500 NO\r\nContent-Length: 1\r\n\r\n!", b"abc"
+    )
     assert (response.status, body(response), response.extra_bytes) == (200, b"x", 3)
     assert response.is_complete
 
@@ -91,7 +93,11 @@ def test_no_reads_are_no_response() -> None:
     assert (response.status, response.framing, response.is_complete) == (None, "none", False)
 
 
-MESSAGE = CHUNKED + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (b"data: 1\n\n", b"da", b"ta: 2\n\n" * 3)) + b"0\r\nTrailer: x\r\n\r\n"
+MESSAGE = (
+    CHUNKED
+    + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (b"data: 1\n\n", b"da", b"ta: 2\n\n" * 3))
+    + b"0\r\nTrailer: x\r\n\r\n"
+)
 
 
 @given(st.lists(st.integers(0, len(MESSAGE)), max_size=12))

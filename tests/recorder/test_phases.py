@@ -110,7 +110,11 @@ def test_the_mean_is_by_time_and_not_by_tick() -> None:
 
 
 def test_a_gap_lowers_the_coverage_and_is_not_bridged() -> None:
-    points = [point for point in every(250, 10_000, lambda ms: 10 if ms < 5000 else 30) if not 4000 * MS < point.t_ns < 6000 * MS]
+    points = [
+        point
+        for point in every(250, 10_000, lambda ms: 10 if ms < 5000 else 30)
+        if not 4000 * MS < point.t_ns < 6000 * MS
+    ]
     found = mean_of(points, phase(0, 10_000))
     assert found.coverage == Fraction(3750 + 3750, 10_000)
     assert found.mean == 20

@@ -138,10 +138,25 @@ def test_other_texts_are_not_done(text: bytes) -> None:
 
 
 LINES = st.sampled_from(
-    [b"data: 1", b"data:  2", b"data:", b"data", b": c", b"event: e", b"id: 1", b"", b"", b"x: y", b"\xef\xbb\xbfdata: q", "data: é".encode()]
+    [
+        b"data: 1",
+        b"data:  2",
+        b"data:",
+        b"data",
+        b": c",
+        b"event: e",
+        b"id: 1",
+        b"",
+        b"",
+        b"x: y",
+        b"\xef\xbb\xbfdata: q",
+        "data: é".encode(),
+    ]
 )
 BODIES = st.one_of(
-    st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r", b"\r\n"])), max_size=14).map(lambda rows: b"".join(line + end for line, end in rows)),
+    st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r", b"\r\n"])), max_size=14).map(
+        lambda rows: b"".join(line + end for line, end in rows)
+    ),
     st.lists(LINES, max_size=14).map(b"\n".join),
     st.binary(max_size=60),
 )

@@ -83,7 +83,10 @@ def test_a_counter_that_does_not_reach_over_both_ends_has_no_difference(start: i
     assert counter_delta((), start, end, max_gap_ns=30).delta is None
 
 
-@given(TRAINS.map(lambda points: tuple(Point(t, sum(p.raw for p in points[: i + 1])) for i, (t, _) in enumerate(points))), st.data())
+@given(
+    TRAINS.map(lambda points: tuple(Point(t, sum(p.raw for p in points[: i + 1])) for i, (t, _) in enumerate(points))),
+    st.data(),
+)
 def test_counter_differences_add_up_and_hold_their_bound(points: tuple[Point, ...], data: st.DataObject) -> None:
     a, b, c = sorted(data.draw(st.tuples(*[st.integers(points[0].t_ns, points[-1].t_ns)] * 3)))
     whole, left, right = (counter_delta(points, *edges, max_gap_ns=FAR) for edges in ((a, c), (a, b), (b, c)))
@@ -98,8 +101,16 @@ def test_missing_readings_are_no_points() -> None:
     spec = FieldSpec(name="x_count", unit="count", kind="gauge", domain="host", source="s")
     other = FieldSpec(name="x_count", unit="count", kind="gauge", domain="host", source="s", instance="b")
     samples = [
-        Sample(tick=0, deadline_ns=0, t_begin_ns=0, t_end_ns=2, readings=(Reading(field=spec, raw=5), Reading(field=other, raw=6))),
-        Sample(tick=1, deadline_ns=0, t_begin_ns=10, t_end_ns=12, readings=(Reading(field=spec, raw=None, status="error"),)),
+        Sample(
+            tick=0,
+            deadline_ns=0,
+            t_begin_ns=0,
+            t_end_ns=2,
+            readings=(Reading(field=spec, raw=5), Reading(field=other, raw=6)),
+        ),
+        Sample(
+            tick=1, deadline_ns=0, t_begin_ns=10, t_end_ns=12, readings=(Reading(field=spec, raw=None, status="error"),)
+        ),
         Sample(tick=2, deadline_ns=0, t_begin_ns=20, t_end_ns=22, readings=(Reading(field=spec, raw=0),)),
     ]
     assert points_of(samples, "x_count") == ((1, 5), (21, 0))

@@ -50,6 +50,7 @@ struct TokenChance {
 };
 
 struct ProgressEvent {
+    int32_t id_slot = -1;
     int32_t total = 0;
     int32_t cache = 0;
     int32_t processed = 0;  // with the cached ones
@@ -89,8 +90,7 @@ struct Job {
     uint64_t id = 0;
     GenerationSettings settings;
     std::vector<int32_t> prompt;
-    // Called on the inference thread; the last call is an EndEvent or a FailureEvent, and none comes
-    // after a cancellation.
+    // Called on the inference thread; the last call is an EndEvent or a FailureEvent, or none after a cancellation.
     std::function<void(JobEvent&&)> sink;
     std::atomic<bool> is_cancelled{false};
 };

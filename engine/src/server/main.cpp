@@ -157,7 +157,7 @@ int serve(const ServerSettings& settings) {
     return 0;
 }
 
-int run_program(int argc, char** argv) {
+int start_program(int argc, char** argv) {
     std::signal(SIGPIPE, SIG_IGN);
     ServerSettings settings;
     try {
@@ -185,7 +185,7 @@ int run_program(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     try {
-        return assay::server::run_program(argc, argv);
+        return assay::server::start_program(argc, argv);
     } catch (const std::exception& error) {
         assay::server::log_line("error", "failed", {{"message", std::string(error.what())}});
         return 1;

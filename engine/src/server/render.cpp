@@ -146,7 +146,7 @@ std::string Renderer::frames(const ProgressEvent& event) const {
     JsonWriter out;
     if (dialect_ == Dialect::native) {
         out.open_object().key("index").integer(0).key("content").text("").key("tokens").open_array().close_array();
-        out.key("stop").boolean(false).key("id_slot").integer(-1).key("tokens_predicted").integer(0);
+        out.key("stop").boolean(false).key("id_slot").integer(event.id_slot).key("tokens_predicted").integer(0);
         out.key("tokens_evaluated").integer(n_prompt_);
     } else {
         out.open_object().key("choices").open_array().close_array();

@@ -265,7 +265,7 @@ void Scheduler::start(Slot& slot, std::shared_ptr<Job> job) {
     slot.output.emplace(settings.stop);
     slot.work_before = session_->work();
     if (settings.return_progress) {
-        slot.job->sink(ProgressEvent{static_cast<int32_t>(prompt.size()), slot.n_cached, slot.n_cached, timings(slot)});
+        slot.job->sink(ProgressEvent{slot.id, static_cast<int32_t>(prompt.size()), slot.n_cached, slot.n_cached, timings(slot)});
     }
 }
 
@@ -349,7 +349,7 @@ void Scheduler::step() {
         totals_.n_tokens_max = std::max<uint64_t>(totals_.n_tokens_max, slot.cells.size());
         if (!slot.is_generating && slot.job->settings.return_progress) {
             const auto total = static_cast<int32_t>(slot.job->prompt.size());
-            slot.job->sink(ProgressEvent{total, slot.n_cached, static_cast<int32_t>(slot.cells.size()), timings(slot)});
+            slot.job->sink(ProgressEvent{slot.id, total, slot.n_cached, static_cast<int32_t>(slot.cells.size()), timings(slot)});
         }
         if (share.wants_logits) {
             const float* logits = session_->logits(share.first + share.count - 1);

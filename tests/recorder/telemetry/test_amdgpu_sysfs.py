@@ -56,7 +56,9 @@ def test_power_of_an_apu_is_that_of_the_socket_and_of_a_card_that_of_the_board(a
     apu.write({f"{DEVICE}/gpu_metrics": b"\x78\x00\x01\x03" + bytes(116)})
     provider = provider_of(apu)
     provider.probe()
-    assert [(spec.name, spec.domain) for spec in provider.describe() if spec.unit == "uw"] == [("board_power_uw", "board")]
+    assert [(spec.name, spec.domain) for spec in provider.describe() if spec.unit == "uw"] == [
+        ("board_power_uw", "board")
+    ]
 
 
 def test_power1_input_stands_in_where_there_is_no_average(apu) -> None:
@@ -85,7 +87,9 @@ def test_the_identity_comes_from_kernel_and_kfd_and_hides_the_serial_number(apu)
     }
 
 
-@pytest.mark.parametrize(("version", "name"), [(110501, "gfx1151"), (90010, "gfx90a"), (110003, "gfx1103"), (90402, "gfx942"), (0, None)])
+@pytest.mark.parametrize(
+    ("version", "name"), [(110501, "gfx1151"), (90010, "gfx90a"), (110003, "gfx1103"), (90402, "gfx942"), (0, None)]
+)
 def test_target_versions_have_their_names(version: int, name: str | None) -> None:
     assert gfx_name(version) == name
 

@@ -134,7 +134,11 @@ def test_a_host_with_nothing_says_so(tree) -> None:
 
 def test_what_is_refused_at_the_probe_has_no_field(host) -> None:
     reader = host.reader()
-    reader.faults = {"/proc/pressure/io": host.EOPNOTSUPP, f"{PACKAGE}/energy_uj": host.EACCES, "/proc/loadavg": b"garbage"}
+    reader.faults = {
+        "/proc/pressure/io": host.EOPNOTSUPP,
+        f"{PACKAGE}/energy_uj": host.EACCES,
+        "/proc/loadavg": b"garbage",
+    }
     provider = HostProvider(reader)
     report = provider.probe()
     assert report.state == "partial"
@@ -150,7 +154,18 @@ def test_what_is_refused_at_the_probe_has_no_field(host) -> None:
 
 
 @pytest.mark.parametrize("fault", ["ENOENT", "EACCES", "EIO", "EOPNOTSUPP", b"", b"N/A\n", b"9" * 40, b"\xff\xfe\x00"])
-@pytest.mark.parametrize("path", ["/proc/pressure/cpu", "/proc/vmstat", "/proc/meminfo", "/proc/loadavg", "/proc/stat", f"{POLICY}/scaling_cur_freq", f"{PACKAGE}/energy_uj"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/pressure/cpu",
+        "/proc/vmstat",
+        "/proc/meminfo",
+        "/proc/loadavg",
+        "/proc/stat",
+        f"{POLICY}/scaling_cur_freq",
+        f"{PACKAGE}/energy_uj",
+    ],
+)
 def test_a_file_that_fails_during_the_load_gives_missing_values_and_never_zeros(host, path: str, fault: object) -> None:
     reader = host.reader()
     provider = HostProvider(reader)

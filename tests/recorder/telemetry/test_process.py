@@ -14,12 +14,55 @@ from recorder.telemetry.process import ProcessProvider, parse_stat
 from recorder.telemetry.reader import FileReader
 
 
-def stat(pid: int, *, start: int = 5000, comm: str = "engine", state: str = "S", threads: int = 1, minflt=0, majflt=0, utime=0, stime=0) -> str:
-    rest = [state, 1, pid, pid, 0, -1, 4194304, minflt, 0, majflt, 0, utime, stime, 0, 0, 20, 0, threads, 0, start, 1000, 20]
+def stat(
+    pid: int,
+    *,
+    start: int = 5000,
+    comm: str = "engine",
+    state: str = "S",
+    threads: int = 1,
+    minflt=0,
+    majflt=0,
+    utime=0,
+    stime=0,
+) -> str:
+    rest = [
+        state,
+        1,
+        pid,
+        pid,
+        0,
+        -1,
+        4194304,
+        minflt,
+        0,
+        majflt,
+        0,
+        utime,
+        stime,
+        0,
+        0,
+        20,
+        0,
+        threads,
+        0,
+        start,
+        1000,
+        20,
+    ]
     return f"{pid} ({comm}) " + " ".join(str(part) for part in rest)
 
 
-def process(tree, pid: int, *, rss_kb: int = 100, read_bytes: int = 0, threads: dict[int, tuple[int, int, int, int]] | None = None, children: str = "", **fields: object) -> None:
+def process(
+    tree,
+    pid: int,
+    *,
+    rss_kb: int = 100,
+    read_bytes: int = 0,
+    threads: dict[int, tuple[int, int, int, int]] | None = None,
+    children: str = "",
+    **fields: object,
+) -> None:
     """Write one process. ``threads`` maps a thread to (run ns, wait ns, voluntary, involuntary)."""
     threads = threads or {pid: (0, 0, 0, 0)}
     files: dict[str, object] = {
@@ -46,7 +89,17 @@ def end_thread(tree, pid: int, thread: int) -> None:
 
 
 def test_a_tree_is_summed_over_its_processes_and_threads(tree) -> None:
-    process(tree, 10, utime=5, stime=2, minflt=100, majflt=3, read_bytes=50, children="11 12 ", threads={10: (1, 10, 4, 1), 13: (2, 20, 5, 2)})
+    process(
+        tree,
+        10,
+        utime=5,
+        stime=2,
+        minflt=100,
+        majflt=3,
+        read_bytes=50,
+        children="11 12 ",
+        threads={10: (1, 10, 4, 1), 13: (2, 20, 5, 2)},
+    )
     process(tree, 11, utime=1, majflt=1, rss_kb=50, threads={11: (100, 1000, 7, 0)}, start=5001)
     process(tree, 12, state="Z", start=5002)
     provider = ProcessProvider(10, tree.reader())

@@ -62,7 +62,16 @@ def test_paths_are_those_of_the_host(tree) -> None:
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [("ENOENT", "unsupported"), ("EOPNOTSUPP", "unsupported"), ("ENODATA", "unsupported"), ("EACCES", "denied"), ("EPERM", "denied"), ("EIO", "error"), ("EBUSY", "error"), ("ENODEV", "error")],
+    [
+        ("ENOENT", "unsupported"),
+        ("EOPNOTSUPP", "unsupported"),
+        ("ENODATA", "unsupported"),
+        ("EACCES", "denied"),
+        ("EPERM", "denied"),
+        ("EIO", "error"),
+        ("EBUSY", "error"),
+        ("ENODEV", "error"),
+    ],
 )
 def test_every_error_has_a_status(number: str, status: str) -> None:
     assert status_of(OSError(getattr(errno, number), "x")) == status

@@ -54,7 +54,9 @@ def test_a_driver_without_devices_and_a_driver_that_breaks_are_reasons(tree) -> 
 
     for count, reason in ((lambda: 0, "the driver works and finds no device"), (broken, "RuntimeError: bad")):
         nvml = SimpleNamespace(nvmlDeviceGetCount=count)
-        selection = select_providers(new_reader=tree.reader, load_nvml=lambda nvml=nvml: (nvml, None), probe_amdsmi=no_amdsmi)
+        selection = select_providers(
+            new_reader=tree.reader, load_nvml=lambda nvml=nvml: (nvml, None), probe_amdsmi=no_amdsmi
+        )
         assert selection.reports[-1].refused["nvml"] == reason
 
 
@@ -80,7 +82,10 @@ def test_amds_library_is_contained(monkeypatch, capfd) -> None:
             return handles
 
         return SimpleNamespace(
-            AmdSmiInitFlags=Flags, amdsmi_init=lambda flags: None, amdsmi_shut_down=lambda: None, amdsmi_get_processor_handles=get
+            AmdSmiInitFlags=Flags,
+            amdsmi_init=lambda flags: None,
+            amdsmi_shut_down=lambda: None,
+            amdsmi_get_processor_handles=get,
         )
 
     monkeypatch.setitem(sys.modules, "amdsmi", library(None))

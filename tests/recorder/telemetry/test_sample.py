@@ -20,7 +20,10 @@ def test_a_value_is_there_exactly_when_the_status_is_ok() -> None:
 
 def test_the_key_of_a_field_holds_its_instance() -> None:
     assert POWER.key == "socket_power_uw"
-    assert FieldSpec(name="a_hz", unit="hz", kind="gauge", domain="host", source="x", instance="policy3").key == "a_hz@policy3"
+    assert (
+        FieldSpec(name="a_hz", unit="hz", kind="gauge", domain="host", source="x", instance="policy3").key
+        == "a_hz@policy3"
+    )
 
 
 def test_a_sample_stands_for_the_middle_of_its_reads() -> None:

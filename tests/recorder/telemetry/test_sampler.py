@@ -23,7 +23,9 @@ class Provider:
 
     name = "fake"
 
-    def __init__(self, clock: Clock | None = None, costs: dict[int, int] | None = None, fails: dict[int, Exception] | None = None) -> None:
+    def __init__(
+        self, clock: Clock | None = None, costs: dict[int, int] | None = None, fails: dict[int, Exception] | None = None
+    ) -> None:
         self.clock, self.costs, self.fails = clock, costs or {}, fails or {}
         self.is_closed = False
 
@@ -88,7 +90,13 @@ def test_deadlines_are_absolute_and_do_not_drift() -> None:
     clock = Clock(until_ms=1000)
     report, samples = run(clock, Provider(clock, costs=dict.fromkeys(range(9), 100)))
     assert [sample.tick for sample in samples] == [0, 1, 2, 3, 4]
-    assert [sample.deadline_ns - samples[0].deadline_ns for sample in samples] == [0, PERIOD, 2 * PERIOD, 3 * PERIOD, 4 * PERIOD]
+    assert [sample.deadline_ns - samples[0].deadline_ns for sample in samples] == [
+        0,
+        PERIOD,
+        2 * PERIOD,
+        3 * PERIOD,
+        4 * PERIOD,
+    ]
     assert [sample.t_begin_ns for sample in samples] == [sample.deadline_ns for sample in samples]
     assert all(sample.t_end_ns - sample.t_begin_ns == 100 * MS for sample in samples)
     assert (report.ticks_due, report.ticks_taken, report.ticks_missed, report.reason) == (5, 5, 0, "stopped")
@@ -137,7 +145,11 @@ def test_a_sink_that_fails_ends_the_sampling_with_a_record() -> None:
 
 def test_a_lost_device_and_a_broken_provider_end_alone() -> None:
     clock = Clock(until_ms=1000)
-    lost, broken, well = Provider(fails={1: DeviceLostError("off the bus")}), Provider(fails={2: ZeroDivisionError("x")}), Provider()
+    lost, broken, well = (
+        Provider(fails={1: DeviceLostError("off the bus")}),
+        Provider(fails={2: ZeroDivisionError("x")}),
+        Provider(),
+    )
     lost.name, broken.name, well.name = "lost", "broken", "well"
     report, samples = run(clock, lost, broken, well)
     assert [len(sample.readings) for sample in samples] == [3, 2, 1, 1, 1]
