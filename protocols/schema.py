@@ -28,6 +28,7 @@ from protocols.vocabulary import (
     Identifier,
     KvMode,
     KvType,
+    Line,
     Metric,
     Part,
     PlainDecimal,
@@ -313,7 +314,7 @@ class Protocol(Part):
     """Version of the protocol format."""
     id: Identifier
     """Name of the protocol."""
-    title: Text
+    title: Line
     """One line for people."""
     claim: Literal["non_inferiority", "screen"]
     """What may be said at best: that the candidate is not slower by the margin, or only a screen."""

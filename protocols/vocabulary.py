@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from decimal import Decimal
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 from protocols.canonical import decimal_text
 
@@ -34,7 +43,29 @@ PlainDecimal = Annotated[
 
 IDENTIFIER_PATTERN = r"^[a-z][a-z0-9]*([-_.][a-z0-9]+)*$"
 Identifier = Annotated[str, StringConstraints(pattern=IDENTIFIER_PATTERN, max_length=64)]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
+
+
+def _refuse_invisible(text: str) -> str:
+    """Refuse what would act on a terminal or forge the look of a report: controls, direction marks, odd line ends."""
+    for character in text:
+        if character != "\n" and unicodedata.category(character) in {"Cc", "Cf", "Zl", "Zp"}:
+            raise ValueError(f"the text holds the invisible character U+{ord(character):04X}")
+    return text
+
+
+def _refuse_lines(text: str) -> str:
+    if "\n" in text:
+        raise ValueError("the text has more than one line")
+    return text
+
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4000), AfterValidator(_refuse_invisible)]
+Line = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=200),
+    AfterValidator(_refuse_invisible),
+    AfterValidator(_refuse_lines),
+]
 FileName = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 

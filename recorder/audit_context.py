@@ -106,6 +106,7 @@ class Audit:
         self.tree: Final = Tree()
         self.broken_blobs: set[str] = set()
         self._campaign: Final = campaign
+        self.is_pinned: Final = head is not None or campaign is not None
         self._check = ""
         self._made: Final[dict[tuple[str, ...], object]] = {}
         self._resources: Final = ExitStack()

@@ -196,11 +196,6 @@ def test_where_there_is_no_store_the_audit_says_so(tmp_path: Path):
         audit_store(tmp_path / "none")
 
 
-def test_an_empty_folder_is_a_store_in_which_nothing_was_recorded(tmp_path: Path):
-    result = audit_store(tmp_path)
-    assert (result.findings, result.is_partial) == ((), True)
-
-
 def test_the_database_may_be_one_entry_behind_and_no_more(store_root: Path):
     connection = sqlite3.connect(store_root / "assay.sqlite")
     newest = connection.execute("SELECT max(seq) FROM ledger_entry").fetchone()[0]

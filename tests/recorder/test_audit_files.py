@@ -1,0 +1,43 @@
+"""The audit of what stands where a store or one of its files should be: another folder, a pipe, a folder, a link."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from recorder.audit import audit_store
+
+
+def places(root: Path, **pinned: str) -> list[tuple[str, str]]:
+    return [(finding.place, finding.message) for finding in audit_store(root, **pinned).findings]
+
+
+def test_a_folder_that_is_no_store_never_passes(tmp_path: Path):
+    assert places(tmp_path) == [(".", "there is no store here")]
+    (tmp_path / "notes.txt").write_text("hello")
+    assert places(tmp_path) == [(".", "there is no store here")]
+
+
+def test_a_store_without_an_entry_passes_only_where_nobody_expects_one(tmp_path: Path):
+    (tmp_path / "ledger.jsonl").touch()
+    assert places(tmp_path) == []
+    assert places(tmp_path, head=f"70:{'d' * 64}") == [("ledger.jsonl", "the ledger holds no entry")]
+    (tmp_path / "x").mkdir()
+    assert places(tmp_path) == [("ledger.jsonl", "the ledger holds no entry")]
+
+
+@pytest.mark.parametrize("pattern", ["campaigns/*/report.md", "blobs/sha256/*/*", "checkpoints/*.note", "store.lock"])
+def test_a_pipe_in_place_of_a_file_is_named_and_never_waited_for(store_root: Path, pattern: str):
+    victim = min(store_root.glob(pattern))
+    victim.unlink()
+    os.mkfifo(victim)
+    name = victim.relative_to(store_root).as_posix()
+    assert (name, "no regular file stands where a file is expected") in places(store_root)
+
+
+def test_a_folder_in_place_of_the_lock_is_named(store_root: Path):
+    (store_root / "store.lock").unlink(missing_ok=True)
+    (store_root / "store.lock").mkdir()
+    assert audit_store(store_root).findings
