@@ -154,17 +154,18 @@ def _blocks_step(gate: GateFact, facts: Facts) -> str:
     if inputs["is_noisier_than_calibration"]:
         return "Make the host quieter, or calibrate it again: these loads vary more than its calibration allows."
     blocks = blocks_to_decide(sigma / 100, loss / 100, float(gate.margin) / 100, float(inputs["alpha"]))
-    if blocks is None:
-        return (
-            f"The estimate lies too close to the margin of {gate.margin} % for {_MOST_BLOCKS} blocks: "
-            f"choose another margin before a new campaign."
-        )
     enough = (
         f"{blocks} blocks of four loads are enough if the noise stays at {style.percent(sigma)} a load and the loss at "
         f"{style.percent(loss, signed=True)}"
     )
     if any(finding.effect == "warn" and finding.id in _NOISY for finding in facts.preflight):
-        return f"Run it again on a quiet host: other work ran on this one (see the limits). Otherwise {enough}."
+        quiet = "Run it again on a quiet host: other work ran on this one (see the limits)."
+        return quiet if blocks is None else f"{quiet} Otherwise {enough}."
+    if blocks is None:
+        return (
+            f"The estimate lies too close to the margin of {gate.margin} % for {_MOST_BLOCKS} blocks: "
+            f"choose another margin before a new campaign."
+        )
     return f"Run a new campaign with more loads: {enough}. A quieter host needs fewer."
 
 
@@ -184,10 +185,13 @@ def control_lines(facts: Facts) -> tuple[str, ...]:
     if expected is None:
         return ()
     found = facts.verdict.status if facts.is_recorded else "no verdict yet"
-    as_expected = (
-        "as expected" if found == expected else "NOT as expected: the judge cannot be believed before this is explained"
-    )
-    lines = [f"This is a control. Expected verdict: {expected}. Found: {found}, {as_expected}."]
+    if found == expected:
+        surprise = "as expected"
+    elif found in {"PASS", "FAIL", "SCREEN_ONLY"}:
+        surprise = "NOT as expected: the judge cannot be believed before this is explained"
+    else:
+        surprise = "which says nothing about the judge: the control was not decided here"
+    lines = [f"This is a control. Expected verdict: {expected}. Found: {found}, {surprise}."]
     faults = [fault for arm in facts.arms if arm.arm == "candidate" for fault in arm.faults]
     for fault in faults:
         name, _, share = fault.partition("=")

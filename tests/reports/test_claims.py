@@ -99,6 +99,8 @@ def test_on_a_busy_host_the_cheapest_step_is_a_quiet_host(passed: Facts, with_ga
     assert step.startswith(
         "Run it again on a quiet host: other work ran on this one (see the limits). Otherwise 3 blocks"
     )
+    hopeless = undecided(passed, with_gate, loss_inputs("generation_rate", 10.0, 2.0, 17.0))
+    assert hopeless == "Run it again on a quiet host: other work ran on this one (see the limits)."
 
 
 @pytest.mark.parametrize(
@@ -130,6 +132,11 @@ def test_a_control_shows_expected_against_found_and_the_fault_beside_the_loss(co
 def test_a_control_with_another_verdict_says_that_the_judge_cannot_be_believed(control: Facts) -> None:
     passed = replace(control, verdict=replace(control.verdict, status="PASS"))
     assert "NOT as expected: the judge cannot be believed" in control_lines(passed)[0]
+
+
+def test_a_control_that_a_busy_host_could_not_decide_accuses_nobody(control: Facts) -> None:
+    undecided = replace(control, verdict=replace(control.verdict, status="INCONCLUSIVE"))
+    assert control_lines(undecided)[0].endswith("which says nothing about the judge: the control was not decided here.")
 
 
 def test_a_protocol_without_an_expectation_is_no_control(passed: Facts) -> None:
