@@ -61,7 +61,7 @@ typedef struct assay_session_settings {
     uint32_t n_threads_batch; /* prefill */
     int32_t kv_type;       /* enum assay_kv_type */
     bool kv_unified;       /* one stream of cells shared by all sequences */
-    bool flash_attention;  /* default true */
+    bool flash_attention;  /* default true; one fused operator instead of several, needed for q8_0 */
 } assay_session_settings;
 
 /* One batch. Arrays have n entries; logits[i] != 0 asks for the row of token i. */
@@ -82,8 +82,8 @@ typedef struct assay_work {
     uint64_t n_graph_nodes;     /* sum over evaluations */
     uint64_t n_flops;           /* multiply-adds of matrix products, times two */
     uint64_t n_weight_bytes_read; /* weight bytes that the graphs read */
-    uint64_t n_cells_visited;   /* cells scanned on the host for placement and masks */
-    uint64_t n_mapping_steps;   /* host steps that build index and mask inputs */
+    uint64_t n_cells_visited;   /* cells scanned on the host for placement, edits and masks */
+    uint64_t n_mapping_steps;   /* entries of index and mask inputs that the host wrote */
     uint64_t n_allocations;     /* compute buffers (re)allocated */
     uint64_t n_tokens_evaluated;
 } assay_work;
@@ -132,20 +132,23 @@ ASSAY_API void assay_session_free(assay_session *session);
 ASSAY_API uint64_t assay_session_cache_bytes(const assay_session *session);
 ASSAY_API uint64_t assay_session_compute_bytes(const assay_session *session);
 
-/* Evaluates the batch in ubatches. On ASSAY_FULL, ASSAY_INVALID and ASSAY_CANCELLED the cells that the call
+/* Evaluates the batch in ubatches. The positions of a sequence go on from its last one, in the order of the
+ * batch; an empty sequence may begin anywhere. On ASSAY_FULL, ASSAY_INVALID and ASSAY_CANCELLED the cells that the call
  * added are removed again. cancel may be NULL. */
 ASSAY_API int assay_decode(assay_session *session, const assay_batch *batch, const volatile int *cancel,
                            char *err, size_t err_size);
 /* The n_vocab logits of token i of the last batch (i = index in the batch), or NULL if not asked for. */
 ASSAY_API const float *assay_logits(const assay_session *session, uint32_t i);
 
-/* Sequences: positions [p0, p1), p1 < 0 = to the end. */
+/* Sequences: positions [p0, p1), p1 < 0 = to the end. A copy needs a target without positions in that range;
+ * unified sessions share the cells, split ones copy the rows (ASSAY_FULL where there is no room). */
 ASSAY_API int assay_seq_remove(assay_session *session, int32_t seq, int32_t p0, int32_t p1,
                                char *err, size_t err_size);
 ASSAY_API int assay_seq_copy(assay_session *session, int32_t src, int32_t dst, int32_t p0, int32_t p1,
                              char *err, size_t err_size);
 ASSAY_API int assay_seq_keep(assay_session *session, int32_t seq, char *err, size_t err_size);
-/* Adds delta to the positions (re-rotates the keys); llama family only. */
+/* Adds delta to the positions (re-rotates the keys); llama family only. Refused where it would pass positions
+ * that stay or go below 0 (ASSAY_INVALID), and for cells shared with another sequence (ASSAY_UNSUPPORTED). */
 ASSAY_API int assay_seq_shift(assay_session *session, int32_t seq, int32_t p0, int32_t p1, int32_t delta,
                               char *err, size_t err_size);
 /* Largest position of the sequence, -1 when empty. */
@@ -159,7 +162,7 @@ ASSAY_API int assay_state_save(const assay_session *session, int32_t seq, void *
 ASSAY_API int assay_state_restore(assay_session *session, int32_t seq, const void *data, size_t size,
                                   char *err, size_t err_size);
 
-/* Fills a sequence with n zero cells at positions 0..n-1, outside any timing. */
+/* Fills an empty sequence with n zero cells at positions 0..n-1, outside any timing. */
 ASSAY_API int assay_fill_zero(assay_session *session, int32_t seq, uint32_t n, char *err, size_t err_size);
 
 ASSAY_API void assay_work_read(const assay_session *session, assay_work *work);

@@ -44,7 +44,9 @@ constexpr const char* kUsage =
     "             [--no-mmap] [--json]\n"
     "Rates of prefill and generation without tokenizing, sampling and HTTP; medians over the repeats.\n";
 
-struct UsageError { std::string text; };
+struct UsageError {
+    std::string text;
+};
 
 uint32_t parse_count(const std::string& flag, const std::string& text, uint32_t smallest) {
     uint32_t value = 0;
@@ -63,21 +65,37 @@ Options parse_options(int argc, char** argv) {
             if (i + 1 >= argc) throw UsageError{flag + " needs a value"};
             return argv[++i];
         };
-        if (flag == "--model") options.model = value();
-        else if (flag == "--prompt") options.n_prompt = parse_count(flag, value(), 0);
-        else if (flag == "--generate") options.n_generate = parse_count(flag, value(), 0);
-        else if (flag == "--threads") options.n_threads = parse_count(flag, value(), 1);
-        else if (flag == "--threads-batch") options.n_threads_batch = parse_count(flag, value(), 1);
-        else if (flag == "--repeat") options.n_repeat = parse_count(flag, value(), 1);
-        else if (flag == "--ubatch-size") options.n_ubatch = parse_count(flag, value(), 1);
-        else if (flag == "--depth") options.depth = parse_count(flag, value(), 0);
-        else if (flag == "--n-gpu-layers") options.n_gpu_layers = parse_count(flag, value(), 0);
-        else if (flag == "--kv-type") options.kv_type = value();
-        else if (flag == "--no-flash-attention") options.flash_attention = false;
-        else if (flag == "--no-mmap") options.use_mmap = false;
-        else if (flag == "--json") options.json = true;
-        else if (flag == "--help" || flag == "-h") { std::fputs(kUsage, stdout); std::exit(0); }
-        else throw UsageError{"unknown flag '" + flag + "'"};
+        if (flag == "--model")
+            options.model = value();
+        else if (flag == "--prompt")
+            options.n_prompt = parse_count(flag, value(), 0);
+        else if (flag == "--generate")
+            options.n_generate = parse_count(flag, value(), 0);
+        else if (flag == "--threads")
+            options.n_threads = parse_count(flag, value(), 1);
+        else if (flag == "--threads-batch")
+            options.n_threads_batch = parse_count(flag, value(), 1);
+        else if (flag == "--repeat")
+            options.n_repeat = parse_count(flag, value(), 1);
+        else if (flag == "--ubatch-size")
+            options.n_ubatch = parse_count(flag, value(), 1);
+        else if (flag == "--depth")
+            options.depth = parse_count(flag, value(), 0);
+        else if (flag == "--n-gpu-layers")
+            options.n_gpu_layers = parse_count(flag, value(), 0);
+        else if (flag == "--kv-type")
+            options.kv_type = value();
+        else if (flag == "--no-flash-attention")
+            options.flash_attention = false;
+        else if (flag == "--no-mmap")
+            options.use_mmap = false;
+        else if (flag == "--json")
+            options.json = true;
+        else if (flag == "--help" || flag == "-h") {
+            std::fputs(kUsage, stdout);
+            std::exit(0);
+        } else
+            throw UsageError{"unknown flag '" + flag + "'"};
     }
     if (options.model.empty()) throw UsageError{"--model is needed"};
     if (options.n_threads_batch == 0) options.n_threads_batch = options.n_threads;
@@ -92,7 +110,9 @@ int32_t kv_type_of(const std::string& name) {
     throw UsageError{"--kv-type is '" + name + "'; f32, f16 or q8_0 is needed"};
 }
 
-struct EngineError { std::string text; };
+struct EngineError {
+    std::string text;
+};
 
 void must(int status, const char* error) {
     if (status != ASSAY_OK) throw EngineError{error};
@@ -170,13 +190,18 @@ private:
     void decode(uint32_t first, uint32_t n) {
         char error[512];
         logits_[first + n - 1] = 1;
-        const assay_batch batch{n, tokens_.data() + first, positions_.data() + first, sequences_.data() + first, logits_.data() + first};
+        const assay_batch batch{n, tokens_.data() + first, positions_.data() + first, sequences_.data() + first,
+                                logits_.data() + first};
         must(assay_decode(session_.get(), &batch, nullptr, error, sizeof error), error);
         if (assay_logits(session_.get(), n - 1) == nullptr) throw EngineError{"the engine gave no logits"};
     }
 
-    struct FreeModel { void operator()(assay_model* model) const { assay_model_free(model); } };
-    struct FreeSession { void operator()(assay_session* session) const { assay_session_free(session); } };
+    struct FreeModel {
+        void operator()(assay_model* model) const { assay_model_free(model); }
+    };
+    struct FreeSession {
+        void operator()(assay_session* session) const { assay_session_free(session); }
+    };
 
     Options options_;
     std::unique_ptr<assay_model, FreeModel> model_;
@@ -228,7 +253,8 @@ void print_text(const Phase& phase) {
     std::printf("%-10s %6u tokens  median %9.2f tokens/s  [", phase.name, phase.n_tokens, median(phase.rates));
     for (size_t i = 0; i < phase.rates.size(); ++i) std::printf("%s%.2f", i == 0 ? "" : " ", phase.rates[i]);
     std::printf("]  graphs %llu (reused %llu)  GFLOP %.3f\n", static_cast<unsigned long long>(phase.work.n_graphs),
-                static_cast<unsigned long long>(phase.work.n_graph_reuses), static_cast<double>(phase.work.n_flops) * 1e-9);
+                static_cast<unsigned long long>(phase.work.n_graph_reuses),
+                static_cast<double>(phase.work.n_flops) * 1e-9);
 }
 
 void print_json(assay::JsonText& json, const Phase& phase) {
@@ -278,12 +304,14 @@ int run(const Options& options) {
         json.field("peak_resident_bytes", peak_resident_bytes());
         json.close('}');
         // Both are complete JSON objects already.
-        std::printf("{\"bench\":%s,\"model\":%s,\"build\":%s}\n", json.text().c_str(), bench.model_info(), assay_build_info());
+        std::printf("{\"bench\":%s,\"model\":%s,\"build\":%s}\n", json.text().c_str(), bench.model_info(),
+                    assay_build_info());
     } else {
         print_text(prefill);
         print_text(generation);
         std::printf("memory     cache %.1f MiB, compute %.1f MiB, peak resident %.1f MiB\n",
-                    static_cast<double>(bench.cache_bytes()) / 1048576, static_cast<double>(bench.compute_bytes()) / 1048576,
+                    static_cast<double>(bench.cache_bytes()) / 1048576,
+                    static_cast<double>(bench.compute_bytes()) / 1048576,
                     static_cast<double>(peak_resident_bytes()) / 1048576);
     }
     return 0;

@@ -54,7 +54,8 @@ void write_back_ends(JsonText& json) {
     const auto features = devices().cpu_function<ggml_backend_get_features_t>("ggml_backend_get_features");
     if (features != nullptr) {
         ggml_backend_reg_t registry = ggml_backend_dev_backend_reg(devices().cpu);
-        for (const ggml_backend_feature* feature = features(registry); feature->name != nullptr; ++feature) json.value(feature->name);
+        for (const ggml_backend_feature* feature = features(registry); feature->name != nullptr; ++feature)
+            json.value(feature->name);
     }
     json.close(']');
     json.key("cpu_weight_buffers");
@@ -77,9 +78,7 @@ std::string describe() {
     write_faults(json);
     try {
         write_back_ends(json);
-    } catch (const std::exception& error) {
-        json.field("error", error.what());
-    }
+    } catch (const std::exception& error) { json.field("error", error.what()); }
     json.close('}');
     return json.text();
 }

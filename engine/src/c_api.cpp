@@ -29,7 +29,8 @@ void write_error(char* err, size_t err_size, const char* text) {
     }
 }
 
-template <class Action> int guarded(char* err, size_t err_size, Action action) {
+template <class Action>
+int guarded(char* err, size_t err_size, Action action) {
     if (err != nullptr && err_size > 0) err[0] = '\0';
     try {
         action();
@@ -54,7 +55,8 @@ void need(bool holds, const char* text) {
 }
 
 // Takes a caller's struct of an older ABI: what it does not have keeps its default.
-template <class Settings> Settings take_settings(const Settings* given, Settings settings) {
+template <class Settings>
+Settings take_settings(const Settings* given, Settings settings) {
     if (given == nullptr) return settings;
     need(given->struct_size >= sizeof(size_t) && given->struct_size <= sizeof(Settings),
          "struct_size of the settings is not one that this library knows; start from the defaults function");
@@ -105,7 +107,8 @@ assay_session_settings assay_session_defaults(void) {
 
 const char* assay_build_info(void) { return assay::build_info(); }
 
-int assay_model_load(const char* path, const assay_model_settings* settings, assay_model** model, char* err, size_t err_size) {
+int assay_model_load(const char* path, const assay_model_settings* settings, assay_model** model, char* err,
+                     size_t err_size) {
     return guarded(err, err_size, [&] {
         need(path != nullptr && model != nullptr, "path and model are needed");
         *model = nullptr;
@@ -115,7 +118,9 @@ int assay_model_load(const char* path, const assay_model_settings* settings, ass
 
 void assay_model_free(assay_model* model) { delete model; }
 
-const char* assay_model_info(const assay_model* model) { return model == nullptr ? nullptr : model->model.info().c_str(); }
+const char* assay_model_info(const assay_model* model) {
+    return model == nullptr ? nullptr : model->model.info().c_str();
+}
 
 const char* assay_model_chat_template(const assay_model* model) {
     const std::string* text = model == nullptr ? nullptr : model->model.chat_template();
@@ -155,17 +160,20 @@ int assay_tokenize(const assay_model* model, const char* text, size_t text_size,
     return guarded(err, err_size, [&] {
         const assay::Tokenizer& tokenizer = tokenizer_of(model);
         need(n_tokens != nullptr && (text != nullptr || text_size == 0), "text and n_tokens are needed");
-        const std::vector<int32_t> ids = tokenizer.encode({text == nullptr ? "" : text, text_size}, add_special, parse_special);
+        const std::vector<int32_t> ids =
+            tokenizer.encode({text == nullptr ? "" : text, text_size}, add_special, parse_special);
         const size_t capacity = tokens == nullptr ? 0 : *n_tokens;
         *n_tokens = ids.size();
         if (ids.size() > capacity) {
-            throw Failure(ASSAY_FULL, "the text has " + std::to_string(ids.size()) + " tokens, there is room for " + std::to_string(capacity));
+            throw Failure(ASSAY_FULL, "the text has " + std::to_string(ids.size()) + " tokens, there is room for " +
+                                          std::to_string(capacity));
         }
         if (!ids.empty()) std::memcpy(tokens, ids.data(), ids.size() * sizeof(assay_token));
     });
 }
 
-int assay_token_bytes(const assay_model* model, assay_token token, bool render_special, const char** bytes, size_t* size) {
+int assay_token_bytes(const assay_model* model, assay_token token, bool render_special, const char** bytes,
+                      size_t* size) {
     return guarded(nullptr, 0, [&] {
         const assay::Tokenizer& tokenizer = tokenizer_of(model);
         need(bytes != nullptr && size != nullptr && token >= 0 && token < tokenizer.size(), "no such token");
@@ -175,7 +183,8 @@ int assay_token_bytes(const assay_model* model, assay_token token, bool render_s
     });
 }
 
-int assay_session_new(const assay_model* model, const assay_session_settings* settings, assay_session** session, char* err, size_t err_size) {
+int assay_session_new(const assay_model* model, const assay_session_settings* settings, assay_session** session,
+                      char* err, size_t err_size) {
     return guarded(err, err_size, [&] {
         need(model != nullptr && session != nullptr, "model and session are needed");
         *session = nullptr;
@@ -193,7 +202,8 @@ uint64_t assay_session_compute_bytes(const assay_session* session) {
     return session == nullptr ? 0 : session->session.compute_bytes();
 }
 
-int assay_decode(assay_session* session, const assay_batch* batch, const volatile int* cancel, char* err, size_t err_size) {
+int assay_decode(assay_session* session, const assay_batch* batch, const volatile int* cancel, char* err,
+                 size_t err_size) {
     return guarded(err, err_size, [&] {
         need(batch != nullptr, "the batch is NULL");
         session_of(session).decode(*batch, cancel);
@@ -208,7 +218,8 @@ int assay_seq_remove(assay_session* session, int32_t seq, int32_t p0, int32_t p1
     return guarded(err, err_size, [&] { session_of(session).remove(seq, p0, p1); });
 }
 
-int assay_seq_copy(assay_session* session, int32_t src, int32_t dst, int32_t p0, int32_t p1, char* err, size_t err_size) {
+int assay_seq_copy(assay_session* session, int32_t src, int32_t dst, int32_t p0, int32_t p1, char* err,
+                   size_t err_size) {
     return guarded(err, err_size, [&] { session_of(session).copy(src, dst, p0, p1); });
 }
 
@@ -216,13 +227,15 @@ int assay_seq_keep(assay_session* session, int32_t seq, char* err, size_t err_si
     return guarded(err, err_size, [&] { session_of(session).keep(seq); });
 }
 
-int assay_seq_shift(assay_session* session, int32_t seq, int32_t p0, int32_t p1, int32_t delta, char* err, size_t err_size) {
+int assay_seq_shift(assay_session* session, int32_t seq, int32_t p0, int32_t p1, int32_t delta, char* err,
+                    size_t err_size) {
     return guarded(err, err_size, [&] { session_of(session).shift(seq, p0, p1, delta); });
 }
 
 int32_t assay_seq_last(const assay_session* session, int32_t seq) {
     int32_t last = -1;
-    guarded(nullptr, 0, [&] { last = session_of(session).cache().last_position(session_of(session).check_sequence(seq)); });
+    guarded(nullptr, 0,
+            [&] { last = session_of(session).cache().last_position(session_of(session).check_sequence(seq)); });
     return last;
 }
 
@@ -238,15 +251,18 @@ size_t assay_state_size(const assay_session* session, int32_t seq) {
     return size;
 }
 
-int assay_state_save(const assay_session* session, int32_t seq, void* data, size_t size, size_t* written, char* err, size_t err_size) {
+int assay_state_save(const assay_session* session, int32_t seq, void* data, size_t size, size_t* written, char* err,
+                     size_t err_size) {
     return guarded(err, err_size, [&] {
         const size_t n = session_of(session).save_state(seq, static_cast<uint8_t*>(data), size);
         if (written != nullptr) *written = n;
     });
 }
 
-int assay_state_restore(assay_session* session, int32_t seq, const void* data, size_t size, char* err, size_t err_size) {
-    return guarded(err, err_size, [&] { session_of(session).restore_state(seq, static_cast<const uint8_t*>(data), size); });
+int assay_state_restore(assay_session* session, int32_t seq, const void* data, size_t size, char* err,
+                        size_t err_size) {
+    return guarded(err, err_size,
+                   [&] { session_of(session).restore_state(seq, static_cast<const uint8_t*>(data), size); });
 }
 
 int assay_fill_zero(assay_session* session, int32_t seq, uint32_t n, char* err, size_t err_size) {

@@ -18,21 +18,26 @@ ggml_type row_type(int32_t kv_type) {
         case ASSAY_KV_F16: return GGML_TYPE_F16;
         case ASSAY_KV_Q8_0: return GGML_TYPE_Q8_0;
         default:
-            throw Failure(ASSAY_INVALID, "kv_type is " + std::to_string(kv_type) + "; 0 (f32), 1 (f16) or 8 (q8_0) is needed");
+            throw Failure(ASSAY_INVALID,
+                          "kv_type is " + std::to_string(kv_type) + "; 0 (f32), 1 (f16) or 8 (q8_0) is needed");
     }
 }
 
 }  // namespace
 
 Cache::Cache(const Model& model, const assay_session_settings& settings, assay_work& work)
-    : is_unified_(settings.kv_unified), n_cells_(settings.n_ctx),
-      n_rows_((settings.n_ctx + kRowPadding - 1) / kRowPadding * kRowPadding), n_sequences_(settings.n_seq),
-      type_(row_type(settings.kv_type)), work_(work) {
+    : is_unified_(settings.kv_unified),
+      n_cells_(settings.n_ctx),
+      n_rows_((settings.n_ctx + kRowPadding - 1) / kRowPadding * kRowPadding),
+      n_sequences_(settings.n_seq),
+      type_(row_type(settings.kv_type)),
+      work_(work) {
     const Hyperparameters& hyper = model.hyper();
     const int64_t block = ggml_blck_size(type_);
     if (hyper.n_head_size_k % block != 0 || hyper.n_head_size_v % block != 0) {
-        throw Failure(ASSAY_UNSUPPORTED, std::string("heads of ") + std::to_string(hyper.n_head_size_k) + " elements do not divide into blocks of " +
-                                             ggml_type_name(type_) + " (" + std::to_string(block) + "); use kv_type f16 or f32");
+        throw Failure(ASSAY_UNSUPPORTED, std::string("heads of ") + std::to_string(hyper.n_head_size_k) +
+                                             " elements do not divide into blocks of " + ggml_type_name(type_) + " (" +
+                                             std::to_string(block) + "); use kv_type f16 or f32");
     }
     streams_.resize(is_unified_ ? 1 : n_sequences_);
     for (Stream& stream : streams_) {
@@ -150,10 +155,13 @@ const int32_t* Cache::view(uint32_t sequence, uint32_t n, std::vector<int32_t>& 
 }
 
 // Calls action(first cell, number of cells, number of cells before) for each stretch of neighbouring cells.
-template <class Action> void Cache::for_each_run(const std::vector<Cell>& cells, Action action) const {
+template <class Action>
+void Cache::for_each_run(const std::vector<Cell>& cells, Action action) const {
     for (size_t first = 0; first < cells.size();) {
         size_t last = first + 1;
-        while (last < cells.size() && cells[last].stream == cells[first].stream && cells[last].index == cells[last - 1].index + 1) ++last;
+        while (last < cells.size() && cells[last].stream == cells[first].stream &&
+               cells[last].index == cells[last - 1].index + 1)
+            ++last;
         action(cells[first], last - first, first);
         first = last;
     }
@@ -162,14 +170,16 @@ template <class Action> void Cache::for_each_run(const std::vector<Cell>& cells,
 void Cache::read_rows(ggml_tensor* tensor, const std::vector<Cell>& cells, uint8_t* out) const {
     const size_t row_bytes = tensor->nb[1];
     for_each_run(cells, [&](Cell cell, size_t n, size_t before) {
-        ggml_backend_tensor_get(tensor, out + before * row_bytes, static_cast<size_t>(row(cell)) * row_bytes, n * row_bytes);
+        ggml_backend_tensor_get(tensor, out + before * row_bytes, static_cast<size_t>(row(cell)) * row_bytes,
+                                n * row_bytes);
     });
 }
 
 void Cache::write_rows(ggml_tensor* tensor, const std::vector<Cell>& cells, const uint8_t* in) {
     const size_t row_bytes = tensor->nb[1];
     for_each_run(cells, [&](Cell cell, size_t n, size_t before) {
-        ggml_backend_tensor_set(tensor, in + before * row_bytes, static_cast<size_t>(row(cell)) * row_bytes, n * row_bytes);
+        ggml_backend_tensor_set(tensor, in + before * row_bytes, static_cast<size_t>(row(cell)) * row_bytes,
+                                n * row_bytes);
     });
 }
 

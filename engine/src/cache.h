@@ -21,14 +21,17 @@ public:
     static constexpr int32_t kFree = INT32_MAX;
     using Sequences = std::bitset<kMaxSequences>;
 
-    struct Cell { uint32_t stream; uint32_t index; };
+    struct Cell {
+        uint32_t stream;
+        uint32_t index;
+    };
 
     // Allocates and clears the rows. Throws Failure.
     Cache(const Model& model, const assay_session_settings& settings, assay_work& work);
 
     uint32_t n_streams() const { return static_cast<uint32_t>(streams_.size()); }
-    uint32_t n_cells() const { return n_cells_; }           // usable cells of a stream
-    uint32_t n_rows() const { return n_rows_; }             // allocated rows of a stream (cells, padded)
+    uint32_t n_cells() const { return n_cells_; }  // usable cells of a stream
+    uint32_t n_rows() const { return n_rows_; }    // allocated rows of a stream (cells, padded)
     uint32_t n_sequences() const { return n_sequences_; }
     bool is_unified() const { return is_unified_; }
     uint32_t stream_of(uint32_t sequence) const { return is_unified_ ? 0 : sequence; }
@@ -73,10 +76,14 @@ private:
         uint32_t end = 0;
         uint32_t first_free = 0;  // no free cell below it
     };
-    struct Tail { int32_t last = -1; uint32_t n = 0; };
+    struct Tail {
+        int32_t last = -1;
+        uint32_t n = 0;
+    };
 
     void release(Stream& stream, uint32_t index);
-    template <class Action> void for_each_run(const std::vector<Cell>& cells, Action action) const;
+    template <class Action>
+    void for_each_run(const std::vector<Cell>& cells, Action action) const;
 
     bool is_unified_;
     uint32_t n_cells_;

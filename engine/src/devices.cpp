@@ -28,7 +28,8 @@ Devices find_devices() {
     if (found.accelerator == nullptr) found.accelerator = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
     const auto extra = found.cpu_function<ggml_backend_dev_get_extra_bufts_t>("ggml_backend_dev_get_extra_bufts");
     if (extra != nullptr) {
-        for (auto* type = extra(found.cpu); type != nullptr && *type != nullptr; ++type) found.cpu_extra.push_back(*type);
+        for (auto* type = extra(found.cpu); type != nullptr && *type != nullptr; ++type)
+            found.cpu_extra.push_back(*type);
     }
     return found;
 }
@@ -45,7 +46,8 @@ std::string take_ggml_error() { return std::exchange(last_ggml_error, {}); }
 ContextHandle make_description_context(size_t n_tensors) {
     const ggml_init_params params = {n_tensors * ggml_tensor_overhead(), nullptr, true};
     ContextHandle context(ggml_init(params));
-    if (!context) throw Failure(ASSAY_MEMORY, "cannot allocate the descriptions of " + std::to_string(n_tensors) + " tensors");
+    if (!context)
+        throw Failure(ASSAY_MEMORY, "cannot allocate the descriptions of " + std::to_string(n_tensors) + " tensors");
     return context;
 }
 

@@ -16,7 +16,8 @@ struct Devices {
     std::vector<ggml_backend_buffer_type_t> cpu_extra;
 
     // A function that the CPU back end offers by name; nullptr where it has none.
-    template <class Function> Function cpu_function(const char* name) const {
+    template <class Function>
+    Function cpu_function(const char* name) const {
         return reinterpret_cast<Function>(ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name));
     }
 };
@@ -27,10 +28,18 @@ const Devices& devices();
 // The last error that ggml logged in this thread, without a newline; cleared by the call.
 std::string take_ggml_error();
 
-struct BackendDeleter { void operator()(ggml_backend_t backend) const { ggml_backend_free(backend); } };
-struct BufferDeleter { void operator()(ggml_backend_buffer_t buffer) const { ggml_backend_buffer_free(buffer); } };
-struct ContextDeleter { void operator()(ggml_context* context) const { ggml_free(context); } };
-struct SchedulerDeleter { void operator()(ggml_backend_sched_t sched) const { ggml_backend_sched_free(sched); } };
+struct BackendDeleter {
+    void operator()(ggml_backend_t backend) const { ggml_backend_free(backend); }
+};
+struct BufferDeleter {
+    void operator()(ggml_backend_buffer_t buffer) const { ggml_backend_buffer_free(buffer); }
+};
+struct ContextDeleter {
+    void operator()(ggml_context* context) const { ggml_free(context); }
+};
+struct SchedulerDeleter {
+    void operator()(ggml_backend_sched_t sched) const { ggml_backend_sched_free(sched); }
+};
 using BackendHandle = std::unique_ptr<ggml_backend, BackendDeleter>;
 using BufferHandle = std::unique_ptr<ggml_backend_buffer, BufferDeleter>;
 using ContextHandle = std::unique_ptr<ggml_context, ContextDeleter>;

@@ -16,15 +16,23 @@ namespace {
 
 size_t scalar_size(gguf_type type) {
     switch (type) {
-        case GGUF_TYPE_UINT8: case GGUF_TYPE_INT8: case GGUF_TYPE_BOOL: return 1;
-        case GGUF_TYPE_UINT16: case GGUF_TYPE_INT16: return 2;
-        case GGUF_TYPE_UINT32: case GGUF_TYPE_INT32: case GGUF_TYPE_FLOAT32: return 4;
-        case GGUF_TYPE_UINT64: case GGUF_TYPE_INT64: case GGUF_TYPE_FLOAT64: return 8;
+        case GGUF_TYPE_UINT8:
+        case GGUF_TYPE_INT8:
+        case GGUF_TYPE_BOOL: return 1;
+        case GGUF_TYPE_UINT16:
+        case GGUF_TYPE_INT16: return 2;
+        case GGUF_TYPE_UINT32:
+        case GGUF_TYPE_INT32:
+        case GGUF_TYPE_FLOAT32: return 4;
+        case GGUF_TYPE_UINT64:
+        case GGUF_TYPE_INT64:
+        case GGUF_TYPE_FLOAT64: return 8;
         default: return 0;
     }
 }
 
-template <class T> T load(const uint8_t* bytes) {
+template <class T>
+T load(const uint8_t* bytes) {
     T value;
     std::memcpy(&value, bytes, sizeof value);
     return value;
@@ -60,7 +68,7 @@ std::string printable(std::string_view text) {
 FileMapping::FileMapping(const std::string& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) throw Failure(ASSAY_FILE, "cannot open the model '" + path + "': " + std::strerror(errno));
-    struct stat status {};
+    struct stat status{};
     if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
         ::close(fd);
         throw Failure(ASSAY_FILE, "the model '" + path + "' is not a regular file");
@@ -110,7 +118,10 @@ public:
         offset_ += bytes;
         return start;
     }
-    template <class T> T number(const char* what) { return load<T>(take(sizeof(T), what)); }
+    template <class T>
+    T number(const char* what) {
+        return load<T>(take(sizeof(T), what));
+    }
     std::string_view text(const char* what) {
         const auto length = number<uint64_t>(what);
         return {reinterpret_cast<const char*>(take(length, what)), static_cast<size_t>(length)};
@@ -175,7 +186,8 @@ void GgufFile::read_keys(Cursor& cursor, uint64_t n_keys) {
             }
             for (uint64_t k = 0; k < value.count; ++k) cursor.text("a string value");
         } else {
-            if (value.count > cursor.left() / size) refuse("the value of '" + printable(key) + "' does not fit into the file");
+            if (value.count > cursor.left() / size)
+                refuse("the value of '" + printable(key) + "' does not fit into the file");
             cursor.take(value.count * size, "a value");
         }
         if (!values_.emplace(key, value).second) refuse("key '" + printable(key) + "' stands in the file twice");
@@ -192,13 +204,13 @@ void GgufFile::read_tensors(Cursor& cursor, uint64_t n_tensors) {
         GgufTensor tensor;
         tensor.name = cursor.text("a tensor name");
         const std::string label = "tensor '" + printable(tensor.name) + "'";
-        if (tensor.name.empty() || tensor.name.size() >= GGML_MAX_NAME ||
-            tensor.name.find('\0') != std::string::npos) {
+        if (tensor.name.empty() || tensor.name.size() >= GGML_MAX_NAME || tensor.name.find('\0') != std::string::npos) {
             refuse("tensor " + std::to_string(i) + " has a name of " + std::to_string(tensor.name.size()) +
                    " bytes, 1 to " + std::to_string(GGML_MAX_NAME - 1) + " without zeros are allowed");
         }
         const auto n_dims = cursor.number<uint32_t>("a tensor's dimension count");
-        if (n_dims < 1 || n_dims > 4) refuse(label + " has " + std::to_string(n_dims) + " dimensions, 1 to 4 are allowed");
+        if (n_dims < 1 || n_dims > 4)
+            refuse(label + " has " + std::to_string(n_dims) + " dimensions, 1 to 4 are allowed");
         tensor.n_dims = static_cast<int>(n_dims);
         unsigned __int128 n_elements = 1;
         for (uint32_t d = 0; d < n_dims; ++d) {

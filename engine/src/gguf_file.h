@@ -68,7 +68,7 @@ private:
         gguf_type type = GGUF_TYPE_UINT8;  // of the elements where is_array
         bool is_array = false;
         uint64_t count = 1;
-        const uint8_t* data = nullptr;     // encoded elements inside the mapping
+        const uint8_t* data = nullptr;  // encoded elements inside the mapping
     };
     class Cursor;
 

@@ -6,7 +6,8 @@ namespace assay {
 
 void open_graph(Graph& graph, size_t n_nodes) {
     // Leafs (inputs, weights, cache rows) need descriptions too; a graph has fewer of them than nodes.
-    const ggml_init_params params = {2 * n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false), nullptr, true};
+    const ggml_init_params params = {2 * n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false),
+                                     nullptr, true};
     graph.context.reset(ggml_init(params));
     if (!graph.context) throw Failure(ASSAY_MEMORY, "cannot allocate a graph of " + std::to_string(n_nodes) + " nodes");
     graph.nodes = ggml_new_graph_custom(graph.context.get(), n_nodes, false);

@@ -11,12 +11,30 @@ namespace assay {
 
 class JsonText {
 public:
-    void open(char bracket) { separate(); text_ += bracket; fresh_ = true; }
-    void close(char bracket) { text_ += bracket; fresh_ = false; }
-    void key(std::string_view name) { separate(); quote(name); text_ += ':'; fresh_ = true; }
-    void value(std::string_view text) { separate(); quote(text); }
+    void open(char bracket) {
+        separate();
+        text_ += bracket;
+        fresh_ = true;
+    }
+    void close(char bracket) {
+        text_ += bracket;
+        fresh_ = false;
+    }
+    void key(std::string_view name) {
+        separate();
+        quote(name);
+        text_ += ':';
+        fresh_ = true;
+    }
+    void value(std::string_view text) {
+        separate();
+        quote(text);
+    }
     void value(const char* text) { value(std::string_view(text)); }
-    void value(bool flag) { separate(); text_ += flag ? "true" : "false"; }
+    void value(bool flag) {
+        separate();
+        text_ += flag ? "true" : "false";
+    }
     template <class Number>
         requires(std::is_integral_v<Number> && !std::is_same_v<Number, bool>)
     void value(Number number) {
@@ -29,7 +47,11 @@ public:
         separate();
         text_ += digits;
     }
-    template <class T> void field(std::string_view name, T content) { key(name); value(content); }
+    template <class T>
+    void field(std::string_view name, T content) {
+        key(name);
+        value(content);
+    }
     const std::string& text() const { return text_; }
 
 private:
@@ -43,7 +65,11 @@ private:
         text_ += '"';
         for (size_t i = 0; i < text.size();) {
             const unsigned char c = static_cast<unsigned char>(text[i]);
-            if (c == '"' || c == '\\') { text_ += '\\'; text_ += text[i++]; continue; }
+            if (c == '"' || c == '\\') {
+                text_ += '\\';
+                text_ += text[i++];
+                continue;
+            }
             if (c < 0x20) {
                 char escaped[8];
                 std::snprintf(escaped, sizeof escaped, "\\u%04x", c);
@@ -52,7 +78,11 @@ private:
                 continue;
             }
             const size_t length = sequence_length(text, i);
-            if (length == 0) { text_ += "\\ufffd"; ++i; continue; }
+            if (length == 0) {
+                text_ += "\\ufffd";
+                ++i;
+                continue;
+            }
             text_ += text.substr(i, length);
             i += length;
         }

@@ -8,7 +8,11 @@ namespace {
 class LlamaGraphBuilder {
 public:
     LlamaGraphBuilder(const Model& model, const Cache& cache, Graph& graph, bool flash_attention)
-        : model_(model), hyper_(model.hyper()), cache_(cache), graph_(graph), ctx_(graph.context.get()),
+        : model_(model),
+          hyper_(model.hyper()),
+          cache_(cache),
+          graph_(graph),
+          ctx_(graph.context.get()),
           flash_attention_(flash_attention) {}
 
     void build() {
@@ -83,8 +87,9 @@ private:
         k = ggml_reshape_2d(ctx_, rotate(k), hyper_.n_embd_k(), n_tokens);
         ggml_build_forward_expand(graph_.nodes, ggml_set_rows(ctx_, cache_.keys(index), k, graph_.rows));
         const size_t n_q = static_cast<size_t>(hyper_.n_head) * hyper_.n_head_size_k;
-        ggml_tensor* v = qv == nullptr ? project(layer.v, layer.v_bias, input)
-                                       : ggml_view_2d(ctx_, qv, hyper_.n_embd_v(), n_tokens, qv->nb[1], n_q * sizeof(float));
+        ggml_tensor* v = qv == nullptr
+                             ? project(layer.v, layer.v_bias, input)
+                             : ggml_view_2d(ctx_, qv, hyper_.n_embd_v(), n_tokens, qv->nb[1], n_q * sizeof(float));
         ggml_build_forward_expand(graph_.nodes, ggml_set_rows(ctx_, cache_.values(index), v, graph_.rows));
     }
 
@@ -111,12 +116,14 @@ private:
         // Pairwise, so that each part is copied log2(n) times.
         while (parts.size() > 1) {
             std::vector<ggml_tensor*> joined;
-            for (size_t i = 0; i + 1 < parts.size(); i += 2) joined.push_back(ggml_concat(ctx_, parts[i], parts[i + 1], 1));
+            for (size_t i = 0; i + 1 < parts.size(); i += 2)
+                joined.push_back(ggml_concat(ctx_, parts[i], parts[i + 1], 1));
             if (parts.size() % 2 == 1) joined.push_back(parts.back());
             parts = std::move(joined);
         }
         ggml_tensor* attended = parts.front();
-        if (index + 1 == hyper_.n_layer && graph_.outputs != nullptr) attended = ggml_get_rows(ctx_, attended, graph_.outputs);
+        if (index + 1 == hyper_.n_layer && graph_.outputs != nullptr)
+            attended = ggml_get_rows(ctx_, attended, graph_.outputs);
         return project(layer.o, layer.o_bias, attended);
     }
 
@@ -131,7 +138,8 @@ private:
     }
 
     // [n_head * n_head_size_v, tokens of the run]
-    ggml_tensor* attend(uint32_t index, const AttentionRun& run, ggml_tensor* q, uint32_t first_token, ggml_tensor* mask) {
+    ggml_tensor* attend(uint32_t index, const AttentionRun& run, ggml_tensor* q, uint32_t first_token,
+                        ggml_tensor* mask) {
         const int64_t n_attended = static_cast<int64_t>(hyper_.n_head_size_v) * hyper_.n_head;
         const int64_t n_tokens = static_cast<int64_t>(run.n_tokens) * run.n_streams;
         const float scale = 1.0F / std::sqrt(static_cast<float>(hyper_.n_head_size_k));

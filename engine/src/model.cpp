@@ -21,13 +21,13 @@ constexpr Architecture kArchitectures[] = {
 };
 
 [[noreturn]] void refuse_feature(const std::string& key, const std::string& what) {
-    throw Failure(ASSAY_UNSUPPORTED, "the model asks for " + what + " ('" + key + "'), which this engine does not compute");
+    throw Failure(ASSAY_UNSUPPORTED,
+                  "the model asks for " + what + " ('" + key + "'), which this engine does not compute");
 }
 
 }  // namespace
 
-Model::Model(const std::string& path, const assay_model_settings& settings)
-    : file_(std::make_unique<GgufFile>(path)) {
+Model::Model(const std::string& path, const assay_model_settings& settings) : file_(std::make_unique<GgufFile>(path)) {
     read_hyperparameters();
     read_tokenizer();
     place_layers(settings.n_gpu_layers);
@@ -62,7 +62,8 @@ void Model::read_hyperparameters() {
         names += (names.empty() ? "" : ", ") + std::string(candidate.name);
     }
     if (known == nullptr) {
-        throw Failure(ASSAY_UNSUPPORTED, "the architecture '" + *architecture + "' is not supported, known are " + names);
+        throw Failure(ASSAY_UNSUPPORTED,
+                      "the architecture '" + *architecture + "' is not supported, known are " + names);
     }
     Hyperparameters& h = hyper_;
     h.architecture = *architecture;
@@ -73,7 +74,8 @@ void Model::read_hyperparameters() {
     h.n_layer = count(prefix + "block_count", 1, 1024);
     h.n_ctx_train = count(prefix + "context_length", 1, 1U << 30);
     h.n_embd = count(prefix + "embedding_length", 1, 1U << 20);
-    if (file_->is_array(prefix + "feed_forward_length")) refuse_feature(prefix + "feed_forward_length", "layers of different widths");
+    if (file_->is_array(prefix + "feed_forward_length"))
+        refuse_feature(prefix + "feed_forward_length", "layers of different widths");
     h.n_ff = count(prefix + "feed_forward_length", 1, 1U << 24);
     for (const char* key : {"attention.head_count", "attention.head_count_kv"}) {
         if (file_->is_array(prefix + key)) refuse_feature(prefix + key, "layers with different numbers of heads");
@@ -81,10 +83,12 @@ void Model::read_hyperparameters() {
     h.n_head = count(prefix + "attention.head_count", 1, 4096);
     h.n_head_kv = count_or(prefix + "attention.head_count_kv", 1, 4096, h.n_head);
     if (h.n_head % h.n_head_kv != 0) {
-        throw Failure(ASSAY_FILE, std::to_string(h.n_head) + " heads are no multiple of " + std::to_string(h.n_head_kv) +
-                                      " key-value heads ('" + prefix + "attention.head_count_kv')");
+        throw Failure(ASSAY_FILE, std::to_string(h.n_head) + " heads are no multiple of " +
+                                      std::to_string(h.n_head_kv) + " key-value heads ('" + prefix +
+                                      "attention.head_count_kv')");
     }
-    const bool states_head_size = file_->has(prefix + "attention.key_length") && file_->has(prefix + "attention.value_length");
+    const bool states_head_size =
+        file_->has(prefix + "attention.key_length") && file_->has(prefix + "attention.value_length");
     if (!states_head_size && h.n_embd % h.n_head != 0) {
         throw Failure(ASSAY_FILE, "an embedding of " + std::to_string(h.n_embd) + " is no multiple of " +
                                       std::to_string(h.n_head) + " heads, and '" + prefix +
@@ -110,12 +114,14 @@ void Model::read_hyperparameters() {
 
     // Features of the family that change the result and that the graph does not have are refused by name.
     const auto scaling = file_->text_value(prefix + "rope.scaling.type");
-    if (scaling && *scaling != "none") refuse_feature(prefix + "rope.scaling.type", "rope scaling of type '" + *scaling + "'");
+    if (scaling && *scaling != "none")
+        refuse_feature(prefix + "rope.scaling.type", "rope scaling of type '" + *scaling + "'");
     for (const char* key : {"rope.scale_linear", "rope.scaling.factor"}) {
         const auto factor = file_->real_value(prefix + key);
         if (!scaling && factor && *factor != 0.0 && *factor != 1.0) refuse_feature(prefix + key, "rope scaling");
     }
-    if (file_->unsigned_value(prefix + "expert_count").value_or(0) != 0) refuse_feature(prefix + "expert_count", "experts");
+    if (file_->unsigned_value(prefix + "expert_count").value_or(0) != 0)
+        refuse_feature(prefix + "expert_count", "experts");
     for (const char* key : {"attention.clamp_kqv", "attention.max_alibi_bias", "logit_scale", "residual_scale",
                             "embedding_scale", "attention.scale"}) {
         const auto value = file_->real_value(prefix + key);
@@ -145,14 +151,14 @@ void Model::read_tokenizer() {
     auto tokens = file_->text_array("tokenizer.ggml.tokens");
     if (!tokens) throw Failure(ASSAY_FILE, "the model lacks the key 'tokenizer.ggml.tokens'");
     if (tokens->size() != hyper_.n_vocab) {
-        throw Failure(ASSAY_FILE, "the vocabulary has " + std::to_string(tokens->size()) + " tokens and 'token_embd.weight' " +
-                                      std::to_string(hyper_.n_vocab) + " rows");
+        throw Failure(ASSAY_FILE, "the vocabulary has " + std::to_string(tokens->size()) +
+                                      " tokens and 'token_embd.weight' " + std::to_string(hyper_.n_vocab) + " rows");
     }
     source.tokens = std::move(*tokens);
     if (const auto types = file_->integer_array("tokenizer.ggml.token_type")) {
         if (types->size() != source.tokens.size()) {
-            throw Failure(ASSAY_FILE, "'tokenizer.ggml.token_type' has " + std::to_string(types->size()) + " entries for " +
-                                          std::to_string(source.tokens.size()) + " tokens");
+            throw Failure(ASSAY_FILE, "'tokenizer.ggml.token_type' has " + std::to_string(types->size()) +
+                                          " entries for " + std::to_string(source.tokens.size()) + " tokens");
         }
         for (const int64_t type : *types) source.types.push_back(static_cast<int32_t>(type));
     } else {
@@ -186,10 +192,12 @@ void Model::read_tokenizer() {
 void Model::place_layers(int32_t n_gpu_layers) {
     const Devices& all = devices();
     if (n_gpu_layers > 0 && all.accelerator == nullptr) {
-        throw Failure(ASSAY_UNSUPPORTED, "n_gpu_layers is " + std::to_string(n_gpu_layers) +
-                                             " but the ggml in use has no accelerator; use 0, or a build of ggml for the GPU");
+        throw Failure(ASSAY_UNSUPPORTED,
+                      "n_gpu_layers is " + std::to_string(n_gpu_layers) +
+                          " but the ggml in use has no accelerator; use 0, or a build of ggml for the GPU");
     }
-    if (n_gpu_layers < 0) throw Failure(ASSAY_INVALID, "n_gpu_layers is " + std::to_string(n_gpu_layers) + ", 0 or more is needed");
+    if (n_gpu_layers < 0)
+        throw Failure(ASSAY_INVALID, "n_gpu_layers is " + std::to_string(n_gpu_layers) + ", 0 or more is needed");
     const auto on_accelerator = static_cast<uint32_t>(n_gpu_layers);
     uses_accelerator_ = on_accelerator > 0;
     // The last layers go first, so that data crosses between devices once; the output follows after all layers.
@@ -234,7 +242,6 @@ void Model::describe_weights() {
         if (layer.q_bias == nullptr && layer.v_bias == nullptr) {
             layer.qv = w.add_joined(block + "attn_q.weight", block + "attn_v.weight", n_embd, n_q, n_v, device);
         }
-        if (getenv("X_NOFUSE")) layer.qv=nullptr;
         if (layer.qv == nullptr) {
             layer.q = w.add(block + "attn_q.weight", {n_embd, n_q}, WeightUse::product, device);
             layer.v = w.add(block + "attn_v.weight", {n_embd, n_v}, WeightUse::product, device);
@@ -245,7 +252,6 @@ void Model::describe_weights() {
         }
         layer.ffn_norm = w.add(block + "ffn_norm.weight", {n_embd}, WeightUse::vector, device);
         layer.gate_up = w.add_joined(block + "ffn_gate.weight", block + "ffn_up.weight", n_embd, n_ff, n_ff, device);
-        if (getenv("X_NOFUSE")) layer.gate_up=nullptr;
         if (layer.gate_up == nullptr) {
             layer.gate = w.add(block + "ffn_gate.weight", {n_embd, n_ff}, WeightUse::product, device);
             layer.up = w.add(block + "ffn_up.weight", {n_embd, n_ff}, WeightUse::product, device);

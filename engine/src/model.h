@@ -22,10 +22,10 @@ struct Hyperparameters {
     uint32_t n_ff = 0;
     uint32_t n_head = 0;
     uint32_t n_head_kv = 0;
-    uint32_t n_head_size_k = 0;   // elements of one key head
+    uint32_t n_head_size_k = 0;  // elements of one key head
     uint32_t n_head_size_v = 0;
-    uint32_t n_rot = 0;           // leading elements of a head that are rotated
-    int rope_type = 0;            // GGML_ROPE_TYPE_*
+    uint32_t n_rot = 0;  // leading elements of a head that are rotated
+    int rope_type = 0;   // GGML_ROPE_TYPE_*
     float rope_base = 10000.0F;
     float norm_epsilon = 1e-5F;
 

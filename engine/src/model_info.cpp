@@ -44,8 +44,10 @@ std::string describe_model(const Model& model) {
     json.field("n_params", model.weights().n_parameters());
     json.field("size_bytes", model.weights().bytes());
     json.key("file_type");
-    if (const auto type = file.unsigned_value("general.file_type")) json.value(*type);
-    else json.value(-1);
+    if (const auto type = file.unsigned_value("general.file_type"))
+        json.value(*type);
+    else
+        json.value(-1);
     std::map<std::string, uint64_t> types;
     for (const GgufTensor& tensor : file.tensors()) ++types[ggml_type_name(tensor.type)];
     json.key("tensor_types");
@@ -57,7 +59,8 @@ std::string describe_model(const Model& model) {
     for (const auto& [name, bytes] : model.weights().placement()) json.field(name, bytes);
     json.close('}');
     const Tokenizer* tokenizer = model.tokenizer();
-    json.field("tokenizer", tokenizer == nullptr ? "none" : file.text_value("tokenizer.ggml.model").value_or("").c_str());
+    json.field("tokenizer",
+               tokenizer == nullptr ? "none" : file.text_value("tokenizer.ggml.model").value_or("").c_str());
     json.field("pre_tokenizer", file.text_value("tokenizer.ggml.pre").value_or("").c_str());
     json.field("bos", tokenizer == nullptr ? -1 : tokenizer->bos());
     json.field("eos", tokenizer == nullptr ? -1 : tokenizer->eos());

@@ -30,7 +30,7 @@ void leave_probe(int signal) {
 class IllegalInstructionGuard {
 public:
     explicit IllegalInstructionGuard(sigjmp_buf& target) {
-        struct sigaction action {};
+        struct sigaction action{};
         action.sa_handler = leave_probe;
         sigemptyset(&action.sa_mask);
         sigaction(SIGILL, &action, &previous_);
@@ -44,7 +44,7 @@ public:
     IllegalInstructionGuard& operator=(const IllegalInstructionGuard&) = delete;
 
 private:
-    struct sigaction previous_ {};
+    struct sigaction previous_{};
 };
 
 std::vector<float> pseudo_random(size_t n, uint32_t state) {
@@ -66,12 +66,14 @@ struct Product {
 };
 
 // weights [kRowSize, kRows] times inputs [kRowSize, n]; false where that cannot be computed or allocated.
-bool prepare(Product& product, ggml_backend_buffer_type_t buffer_type, ggml_type type, const std::vector<uint8_t>& weights, int64_t n) {
+bool prepare(Product& product, ggml_backend_buffer_type_t buffer_type, ggml_type type,
+             const std::vector<uint8_t>& weights, int64_t n) {
     ggml_context* context = product.context.get();
     ggml_tensor* weight = ggml_new_tensor_2d(context, type, kRowSize, kRows);
     product.weight_buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(context, buffer_type));
     if (!product.weight_buffer) return false;
-    product.graph_context.reset(ggml_init({8 * ggml_tensor_overhead() + ggml_graph_overhead_custom(8, false), nullptr, true}));
+    product.graph_context.reset(
+        ggml_init({8 * ggml_tensor_overhead() + ggml_graph_overhead_custom(8, false), nullptr, true}));
     if (!product.graph_context) return false;
     ggml_tensor* input = ggml_new_tensor_2d(product.graph_context.get(), GGML_TYPE_F32, kRowSize, n);
     product.result = ggml_mul_mat(product.graph_context.get(), weight, input);
@@ -80,7 +82,8 @@ bool prepare(Product& product, ggml_backend_buffer_type_t buffer_type, ggml_type
     ggml_backend_tensor_set(weight, weights.data(), 0, weights.size());
     product.graph = ggml_new_graph_custom(product.graph_context.get(), 8, false);
     ggml_build_forward_expand(product.graph, product.result);
-    product.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(product.graph_context.get(), ggml_backend_cpu_buffer_type()));
+    product.buffer.reset(
+        ggml_backend_alloc_ctx_tensors_from_buft(product.graph_context.get(), ggml_backend_cpu_buffer_type()));
     if (!product.buffer) return false;
     const std::vector<float> values = pseudo_random(static_cast<size_t>(kRowSize * n), 7);
     ggml_backend_tensor_set(input, values.data(), 0, values.size() * sizeof(float));
@@ -95,7 +98,8 @@ public:
         const Devices& all = devices();
         const auto set_threads = all.cpu_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads");
         const auto new_pool = all.cpu_function<decltype(&ggml_threadpool_new)>("ggml_threadpool_new");
-        const auto set_pool = all.cpu_function<decltype(&ggml_backend_cpu_set_threadpool)>("ggml_backend_cpu_set_threadpool");
+        const auto set_pool =
+            all.cpu_function<decltype(&ggml_backend_cpu_set_threadpool)>("ggml_backend_cpu_set_threadpool");
         free_pool_ = all.cpu_function<decltype(&ggml_threadpool_free)>("ggml_threadpool_free");
         if (set_threads == nullptr || new_pool == nullptr || set_pool == nullptr || free_pool_ == nullptr) return;
         backend_.reset(ggml_backend_dev_init(all.cpu, nullptr));
@@ -147,7 +151,8 @@ bool try_product(ggml_backend_buffer_type_t buffer_type, ggml_type type) {
     if (ggml_quantize_requires_imatrix(type)) return false;
     std::vector<uint8_t> weights(ggml_row_size(type, kRowSize) * kRows);
     const std::vector<float> values = pseudo_random(static_cast<size_t>(kRowSize * kRows), 3);
-    if (ggml_quantize_chunk(type, values.data(), weights.data(), 0, kRows, kRowSize, nullptr) != weights.size()) return false;
+    if (ggml_quantize_chunk(type, values.data(), weights.data(), 0, kRows, kRowSize, nullptr) != weights.size())
+        return false;
     const SingleThread backend;
     if (backend.get() == nullptr) return false;
     for (const int64_t n : kColumns) {
@@ -155,7 +160,8 @@ bool try_product(ggml_backend_buffer_type_t buffer_type, ggml_type type) {
         Product plain;
         if (!prepare(tried, buffer_type, type, weights, n)) return false;
         if (!prepare(plain, ggml_backend_cpu_buffer_type(), type, weights, n)) return false;
-        if (!compute(backend.get(), plain.graph) || !compute(backend.get(), tried.graph) || !agrees(tried, plain)) return false;
+        if (!compute(backend.get(), plain.graph) || !compute(backend.get(), tried.graph) || !agrees(tried, plain))
+            return false;
     }
     return true;
 }

@@ -52,12 +52,13 @@ assay_session_settings checked(const assay_session_settings& settings) {
     need(settings.n_ctx >= 1 && settings.n_ctx <= (1U << 28),
          "n_ctx is " + std::to_string(settings.n_ctx) + ", 1 to 268435456 cells are allowed");
     need(settings.n_seq >= 1 && settings.n_seq <= Cache::kMaxSequences,
-         "n_seq is " + std::to_string(settings.n_seq) + ", 1 to " + std::to_string(Cache::kMaxSequences) + " sequences are allowed");
+         "n_seq is " + std::to_string(settings.n_seq) + ", 1 to " + std::to_string(Cache::kMaxSequences) +
+             " sequences are allowed");
     need(settings.n_ubatch >= 1 && settings.n_ubatch <= 8192,
          "n_ubatch is " + std::to_string(settings.n_ubatch) + ", 1 to 8192 tokens are allowed");
     for (const uint32_t n : {settings.n_threads, settings.n_threads_batch}) {
-        need(n >= 1 && n <= GGML_MAX_N_THREADS,
-             "a thread count is " + std::to_string(n) + ", 1 to " + std::to_string(GGML_MAX_N_THREADS) + " threads are allowed");
+        need(n >= 1 && n <= GGML_MAX_N_THREADS, "a thread count is " + std::to_string(n) + ", 1 to " +
+                                                    std::to_string(GGML_MAX_N_THREADS) + " threads are allowed");
     }
     if (!settings.flash_attention && settings.kv_type == ASSAY_KV_Q8_0) {
         throw Failure(ASSAY_UNSUPPORTED, "kv_type q8_0 needs flash_attention");
@@ -79,12 +80,14 @@ Session::Session(const Model& model, const assay_session_settings& settings)
     for (ggml_backend_dev_t device : wanted) {
         backends_.emplace_back(ggml_backend_dev_init(device, nullptr));
         if (!backends_.back()) {
-            throw Failure(ASSAY_MEMORY, std::string("cannot start the back end ") + ggml_backend_dev_name(device) + ": " + take_ggml_error());
+            throw Failure(ASSAY_MEMORY, std::string("cannot start the back end ") + ggml_backend_dev_name(device) +
+                                            ": " + take_ggml_error());
         }
         raw.push_back(backends_.back().get());
     }
     const size_t n_nodes = llama_graph_nodes(model_.hyper(), cache_->n_streams());
-    scheduler_.reset(ggml_backend_sched_new(raw.data(), nullptr, static_cast<int>(raw.size()), n_nodes * 2, false, true));
+    scheduler_.reset(
+        ggml_backend_sched_new(raw.data(), nullptr, static_cast<int>(raw.size()), n_nodes * 2, false, true));
     if (!scheduler_) throw Failure(ASSAY_MEMORY, "cannot make a scheduler of " + std::to_string(n_nodes) + " nodes");
 
     // The largest graph is planned once, so that no later evaluation has to enlarge the buffers.
@@ -94,8 +97,8 @@ Session::Session(const Model& model, const assay_session_settings& settings)
     largest.runs.push_back({0, 1, largest.n_tokens, cache_->n_rows()});
     const Graph graph = build_llama_graph(model_, *cache_, largest, settings_.flash_attention);
     if (!ggml_backend_sched_reserve(scheduler_.get(), graph.nodes)) {
-        throw Failure(ASSAY_MEMORY, "cannot allocate the compute buffers for ubatches of " + std::to_string(largest.n_tokens) +
-                                        " tokens: " + take_ggml_error());
+        throw Failure(ASSAY_MEMORY, "cannot allocate the compute buffers for ubatches of " +
+                                        std::to_string(largest.n_tokens) + " tokens: " + take_ggml_error());
     }
     scheduled_bytes_ = compute_bytes();
     work_.n_allocations += 1;
@@ -129,7 +132,8 @@ void Session::make_pools() {
 
 uint64_t Session::compute_bytes() const {
     uint64_t total = 0;
-    for (const BackendHandle& backend : backends_) total += ggml_backend_sched_get_buffer_size(scheduler_.get(), backend.get());
+    for (const BackendHandle& backend : backends_)
+        total += ggml_backend_sched_get_buffer_size(scheduler_.get(), backend.get());
     return total;
 }
 
@@ -169,8 +173,8 @@ void Session::check(const assay_batch& batch) const {
             expected = last < 0 ? std::max(batch.positions[i], 0) : int64_t{last} + 1;
         }
         if (batch.positions[i] != expected || expected >= INT32_MAX - 1) {
-            refuse("position " + std::to_string(batch.positions[i]) + " of sequence " + std::to_string(sequence) + ", " +
-                   std::to_string(expected) + " is next");
+            refuse("position " + std::to_string(batch.positions[i]) + " of sequence " + std::to_string(sequence) +
+                   ", " + std::to_string(expected) + " is next");
         }
         ++expected;
     }
@@ -182,8 +186,9 @@ void Session::check_room(const assay_batch& batch) const {
     for (uint32_t stream = 0; stream < cache_->n_streams(); ++stream) {
         if (needed[stream] > cache_->n_free(stream)) {
             throw Failure(ASSAY_FULL, "the batch needs " + std::to_string(needed[stream]) + " cells and " +
-                                          (cache_->is_unified() ? "the cache" : "sequence " + std::to_string(stream)) + " has " +
-                                          std::to_string(cache_->n_free(stream)) + " free of " + std::to_string(cache_->n_cells()));
+                                          (cache_->is_unified() ? "the cache" : "sequence " + std::to_string(stream)) +
+                                          " has " + std::to_string(cache_->n_free(stream)) + " free of " +
+                                          std::to_string(cache_->n_cells()));
         }
     }
 }
@@ -258,14 +263,15 @@ GraphShape Session::shape_of(const Ubatch& ubatch) const {
     shape.n_tokens = static_cast<uint32_t>(ubatch.order.size());
     shape.n_outputs = static_cast<uint32_t>(ubatch.outputs.size());
     const bool is_generation = shape.n_tokens <= settings_.n_seq && !model_.uses_accelerator();
-    const uint32_t step = is_generation ? (getenv("X_STEP") ? atoi(getenv("X_STEP")) : kGenerationViewStep) : kViewStep;
+    const uint32_t step = is_generation ? kGenerationViewStep : kViewStep;
     for (uint32_t first = 0; first < shape.n_tokens;) {
         const uint32_t stream = ubatch.cells[first].stream;
         uint32_t last = first;
         while (last < shape.n_tokens && ubatch.cells[last].stream == stream) ++last;
         const uint32_t n_cells = std::min(cache_->n_rows(), round_up(cache_->end(stream), step));
         AttentionRun* previous = shape.runs.empty() ? nullptr : &shape.runs.back();
-        if (previous != nullptr && previous->first_stream + previous->n_streams == stream && previous->n_tokens == last - first) {
+        if (previous != nullptr && previous->first_stream + previous->n_streams == stream &&
+            previous->n_tokens == last - first) {
             previous->n_streams += 1;
             previous->n_cells = std::max(previous->n_cells, n_cells);
         } else {
@@ -279,7 +285,8 @@ GraphShape Session::shape_of(const Ubatch& ubatch) const {
 void Session::allocate(Graph& graph) {
     ggml_backend_sched_reset(scheduler_.get());
     if (!ggml_backend_sched_alloc_graph(scheduler_.get(), graph.nodes)) {
-        throw Failure(ASSAY_MEMORY, "cannot allocate a graph of " + std::to_string(graph.shape.n_tokens) + " tokens: " + take_ggml_error());
+        throw Failure(ASSAY_MEMORY, "cannot allocate a graph of " + std::to_string(graph.shape.n_tokens) +
+                                        " tokens: " + take_ggml_error());
     }
     const uint64_t bytes = compute_bytes();
     if (bytes != scheduled_bytes_) {
@@ -334,14 +341,19 @@ void Session::set_inputs(const assay_batch& batch, const Ubatch& ubatch) {
     for (size_t i = 0; i < graph_.shape.runs.size(); ++i) {
         const AttentionRun& run = graph_.shape.runs[i];
         // A graph of one layer without outputs has no attention, and then the mask has no memory.
-        if (graph_.masks[i]->data != nullptr) set_mask(batch, ubatch, first, run, graph_.masks[i]);
+        if (graph_.masks[i]->buffer != nullptr) set_mask(batch, ubatch, first, run, graph_.masks[i]);
         first += run.n_tokens * run.n_streams;
     }
 }
 
-void Session::set_mask(const assay_batch& batch, const Ubatch& ubatch, uint32_t first, const AttentionRun& run, ggml_tensor* mask) {
+void Session::set_mask(const assay_batch& batch, const Ubatch& ubatch, uint32_t first, const AttentionRun& run,
+                       ggml_tensor* mask) {
     const uint32_t n_rows = run.n_tokens * run.n_streams;
-    mask_.resize(static_cast<size_t>(n_rows) * run.n_cells);
+    const size_t n_entries = static_cast<size_t>(n_rows) * run.n_cells;
+    // Long contexts have large masks: on the host they are written in place.
+    const bool is_host = ggml_backend_buffer_is_host(mask->buffer);
+    if (!is_host) mask_.resize(n_entries);
+    uint16_t* entries = is_host ? static_cast<uint16_t*>(mask->data) : mask_.data();
     int32_t viewed = -1;
     const int32_t* positions = nullptr;
     for (uint32_t i = 0; i < n_rows; ++i) {
@@ -351,12 +363,12 @@ void Session::set_mask(const assay_batch& batch, const Ubatch& ubatch, uint32_t 
             positions = cache_->view(static_cast<uint32_t>(viewed), run.n_cells, view_);
         }
         const int32_t own = batch.positions[entry];
-        uint16_t* row = mask_.data() + static_cast<size_t>(i) * run.n_cells;
+        uint16_t* row = entries + static_cast<size_t>(i) * run.n_cells;
         for (uint32_t cell = 0; cell < run.n_cells; ++cell) row[cell] = positions[cell] <= own ? kVisible : kHidden;
     }
-    ggml_backend_tensor_set(mask, mask_.data(), 0, mask_.size() * sizeof(uint16_t));
-    work_.n_cells_visited += mask_.size();
-    work_.n_mapping_steps += mask_.size();
+    if (!is_host) ggml_backend_tensor_set(mask, entries, 0, n_entries * sizeof(uint16_t));
+    work_.n_cells_visited += n_entries;
+    work_.n_mapping_steps += n_entries;
 }
 
 void Session::use_threads(uint32_t n_tokens) {
@@ -364,7 +376,8 @@ void Session::use_threads(uint32_t n_tokens) {
     ggml_backend_t cpu = backends_.back().get();
     ggml_threadpool* pool = is_generation ? pool_ : pool_batch_;
     if (pool != nullptr && pool != pool_in_use_) {
-        const auto set_pool = devices().cpu_function<decltype(&ggml_backend_cpu_set_threadpool)>("ggml_backend_cpu_set_threadpool");
+        const auto set_pool =
+            devices().cpu_function<decltype(&ggml_backend_cpu_set_threadpool)>("ggml_backend_cpu_set_threadpool");
         if (set_pool != nullptr) set_pool(cpu, pool);
         pool_in_use_ = pool;
     }
@@ -379,7 +392,8 @@ void Session::compute(ggml_cgraph* graph, uint32_t n_tokens) {
     const ggml_status status = ggml_backend_sched_graph_compute(scheduler_.get(), graph);
     if (status == GGML_STATUS_SUCCESS) return;
     if (status == GGML_STATUS_ABORTED) throw Failure(ASSAY_CANCELLED, "the decode was cancelled");
-    if (status == GGML_STATUS_ALLOC_FAILED) throw Failure(ASSAY_MEMORY, "a back end ran out of memory: " + take_ggml_error());
+    if (status == GGML_STATUS_ALLOC_FAILED)
+        throw Failure(ASSAY_MEMORY, "a back end ran out of memory: " + take_ggml_error());
     throw Failure(ASSAY_INTERNAL, "a back end failed: " + take_ggml_error());
 }
 
@@ -388,7 +402,8 @@ void Session::keep_logits(const Ubatch& ubatch) {
     const size_t n_vocab = model_.hyper().n_vocab;
     ggml_backend_tensor_get(graph_.logits, logits_.get() + n_logit_rows_ * n_vocab, 0,
                             ubatch.outputs.size() * n_vocab * sizeof(float));
-    for (const uint32_t place : ubatch.outputs) logit_rows_[ubatch.order[place]] = static_cast<int32_t>(n_logit_rows_++);
+    for (const uint32_t place : ubatch.outputs)
+        logit_rows_[ubatch.order[place]] = static_cast<int32_t>(n_logit_rows_++);
 }
 
 const float* Session::logits(uint32_t i) const {

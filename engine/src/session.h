@@ -43,9 +43,9 @@ public:
 private:
     // The tokens of one graph evaluation in the order in which the graph sees them: grouped by stream.
     struct Ubatch {
-        std::vector<uint32_t> order;        // indices into the batch
-        std::vector<Cache::Cell> cells;     // of each token in that order
-        std::vector<uint32_t> outputs;      // places in `order` whose logits are asked for
+        std::vector<uint32_t> order;     // indices into the batch
+        std::vector<Cache::Cell> cells;  // of each token in that order
+        std::vector<uint32_t> outputs;   // places in `order` whose logits are asked for
     };
 
     void check(const assay_batch& batch) const;
@@ -54,7 +54,8 @@ private:
     GraphShape shape_of(const Ubatch& ubatch) const;
     void use_graph(const GraphShape& shape);
     void set_inputs(const assay_batch& batch, const Ubatch& ubatch);
-    void set_mask(const assay_batch& batch, const Ubatch& ubatch, uint32_t first, const AttentionRun& run, ggml_tensor* mask);
+    void set_mask(const assay_batch& batch, const Ubatch& ubatch, uint32_t first, const AttentionRun& run,
+                  ggml_tensor* mask);
     void evaluate(const assay_batch& batch, const Ubatch& ubatch);
     void allocate(Graph& graph);
     void compute(ggml_cgraph* graph, uint32_t n_tokens);
@@ -82,9 +83,9 @@ private:
     std::unique_ptr<float[]> logits_;
     size_t logits_capacity_ = 0;
     size_t n_logit_rows_ = 0;
-    std::vector<int32_t> logit_rows_;        // of each batch entry, -1 without logits
+    std::vector<int32_t> logit_rows_;  // of each batch entry, -1 without logits
 
-    std::vector<int32_t> numbers_;           // scratch of the inputs, kept to avoid allocations in generation
+    std::vector<int32_t> numbers_;  // scratch of the inputs, kept to avoid allocations in generation
     std::vector<int64_t> rows_;
     std::vector<uint16_t> mask_;
     std::vector<int32_t> view_;

@@ -8,12 +8,16 @@
 namespace assay {
 namespace {
 
-struct Range { int32_t p0; int32_t p1; };
+struct Range {
+    int32_t p0;
+    int32_t p1;
+};
 
 Range checked_range(int32_t p0, int32_t p1) {
     const Range range{std::max(p0, 0), p1 < 0 ? INT32_MAX : p1};
     if (range.p0 > range.p1) {
-        throw Failure(ASSAY_INVALID, "the positions " + std::to_string(p0) + " to " + std::to_string(p1) + " are no range");
+        throw Failure(ASSAY_INVALID,
+                      "the positions " + std::to_string(p0) + " to " + std::to_string(p1) + " are no range");
     }
     return range;
 }
@@ -31,8 +35,9 @@ void Session::remove(int32_t sequence, int32_t p0, int32_t p1) {
 std::vector<Cache::Cell> Session::take_cells(uint32_t sequence, const std::vector<int32_t>& positions) {
     const uint32_t n_free = cache_->n_free(cache_->stream_of(sequence));
     if (positions.size() > n_free) {
-        throw Failure(ASSAY_FULL, "sequence " + std::to_string(sequence) + " needs " + std::to_string(positions.size()) +
-                                      " cells, " + std::to_string(n_free) + " are free");
+        throw Failure(ASSAY_FULL, "sequence " + std::to_string(sequence) + " needs " +
+                                      std::to_string(positions.size()) + " cells, " + std::to_string(n_free) +
+                                      " are free");
     }
     std::vector<Cache::Cell> cells;
     cells.reserve(positions.size());
@@ -83,8 +88,8 @@ void Session::shift(int32_t sequence, int32_t p0, int32_t p1, int32_t delta) {
     const int64_t first = int64_t{cache_->position(cells.front())} + delta;
     const int64_t last = int64_t{cache_->position(cells.back())} + delta;
     if (first < 0 || last >= INT32_MAX - 1) {
-        throw Failure(ASSAY_INVALID, "a shift by " + std::to_string(delta) + " moves positions to " + std::to_string(first) +
-                                         " to " + std::to_string(last));
+        throw Failure(ASSAY_INVALID, "a shift by " + std::to_string(delta) + " moves positions to " +
+                                         std::to_string(first) + " to " + std::to_string(last));
     }
     // Order and uniqueness of positions must survive: what stays must lie outside the moved stretch.
     for (const Cache::Cell cell : cache_->find(id, static_cast<int32_t>(first), static_cast<int32_t>(last) + 1)) {
@@ -98,7 +103,8 @@ void Session::shift(int32_t sequence, int32_t p0, int32_t p1, int32_t delta) {
     for (const Cache::Cell cell : cells) {
         if (cache_->sequences(cell).count() > 1) {
             throw Failure(ASSAY_UNSUPPORTED, "position " + std::to_string(cache_->position(cell)) + " of sequence " +
-                                                 std::to_string(sequence) + " is shared with another sequence and cannot be shifted");
+                                                 std::to_string(sequence) +
+                                                 " is shared with another sequence and cannot be shifted");
         }
     }
     Graph graph;
@@ -126,11 +132,12 @@ void Session::shift(int32_t sequence, int32_t p0, int32_t p1, int32_t delta) {
 void Session::fill_zero(int32_t sequence, uint32_t n) {
     const uint32_t id = check_sequence(sequence);
     if (cache_->n_cells_of(id) > 0) {
-        throw Failure(ASSAY_INVALID, "sequence " + std::to_string(sequence) + " is not empty; remove it before filling it");
+        throw Failure(ASSAY_INVALID,
+                      "sequence " + std::to_string(sequence) + " is not empty; remove it before filling it");
     }
     if (n > cache_->n_cells()) {
-        throw Failure(ASSAY_FULL, "sequence " + std::to_string(sequence) + " needs " + std::to_string(n) + " cells of " +
-                                      std::to_string(cache_->n_cells()));
+        throw Failure(ASSAY_FULL, "sequence " + std::to_string(sequence) + " needs " + std::to_string(n) +
+                                      " cells of " + std::to_string(cache_->n_cells()));
     }
     std::vector<int32_t> positions(n);
     for (uint32_t i = 0; i < n; ++i) positions[i] = static_cast<int32_t>(i);

@@ -22,7 +22,7 @@ struct Header {
     uint32_t version;
     uint32_t header_bytes;
     uint64_t model_hash;
-    uint32_t row_type;      // ggml_type of the rows
+    uint32_t row_type;  // ggml_type of the rows
     uint32_t n_layers;
     uint32_t key_row_bytes;
     uint32_t value_row_bytes;
@@ -67,20 +67,24 @@ Header describe(const Model& model, const Cache& cache, uint32_t n_cells) {
 
 Header read_header(const uint8_t* data, size_t size) {
     Header header;
-    if (size < sizeof header) refuse("it has " + std::to_string(size) + " bytes, its header alone has " + std::to_string(sizeof header));
+    if (size < sizeof header)
+        refuse("it has " + std::to_string(size) + " bytes, its header alone has " + std::to_string(sizeof header));
     std::memcpy(&header, data, sizeof header);
     if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) refuse("it is not a saved sequence of this engine");
     if (header.version != kVersion || header.header_bytes != sizeof(Header)) {
-        refuse("it has version " + std::to_string(header.version) + ", this engine reads version " + std::to_string(kVersion));
+        refuse("it has version " + std::to_string(header.version) + ", this engine reads version " +
+               std::to_string(kVersion));
     }
-    if (header.header_checksum != checksum(data, offsetof(Header, header_checksum))) refuse("its header is corrupt (checksum)");
+    if (header.header_checksum != checksum(data, offsetof(Header, header_checksum)))
+        refuse("its header is corrupt (checksum)");
     return header;
 }
 
 void check_header(const Header& found, const Header& needed, size_t size) {
     if (found.model_hash != needed.model_hash) refuse("it belongs to another model");
     if (found.row_type != needed.row_type) {
-        refuse(std::string("it holds ") + (found.row_type < GGML_TYPE_COUNT ? ggml_type_name(static_cast<ggml_type>(found.row_type)) : "unknown") +
+        refuse(std::string("it holds ") +
+               (found.row_type < GGML_TYPE_COUNT ? ggml_type_name(static_cast<ggml_type>(found.row_type)) : "unknown") +
                " rows, this session has " + ggml_type_name(static_cast<ggml_type>(needed.row_type)));
     }
     if (found.n_layers != needed.n_layers || found.key_row_bytes != needed.key_row_bytes ||
@@ -88,8 +92,8 @@ void check_header(const Header& found, const Header& needed, size_t size) {
         refuse("its cache layout differs from this session's");
     }
     if (size != sizeof(Header) + found.payload_bytes) {
-        refuse("it has " + std::to_string(size) + " bytes and says " + std::to_string(sizeof(Header) + found.payload_bytes) +
-               "; it is truncated or has something appended");
+        refuse("it has " + std::to_string(size) + " bytes and says " +
+               std::to_string(sizeof(Header) + found.payload_bytes) + "; it is truncated or has something appended");
     }
 }
 
@@ -105,7 +109,8 @@ size_t Session::save_state(int32_t sequence, uint8_t* data, size_t size) const {
     Header header = describe(model_, *cache_, static_cast<uint32_t>(cells.size()));
     const size_t needed = sizeof header + header.payload_bytes;
     if (data == nullptr || size < needed) {
-        throw Failure(ASSAY_INVALID, "the state needs " + std::to_string(needed) + " bytes, the buffer has " + std::to_string(size));
+        throw Failure(ASSAY_INVALID,
+                      "the state needs " + std::to_string(needed) + " bytes, the buffer has " + std::to_string(size));
     }
     uint8_t* out = data + sizeof header;
     std::memset(out, 0, position_bytes(cells.size()));
@@ -145,7 +150,8 @@ void Session::restore_state(int32_t sequence, const uint8_t* data, size_t size) 
     for (const Cache::Cell cell : cache_->find(id, 0, INT32_MAX)) n_own += cache_->sequences(cell).count() == 1 ? 1 : 0;
     const uint32_t n_free = cache_->n_free(cache_->stream_of(id)) + n_own;
     if (positions.size() > n_free) {
-        throw Failure(ASSAY_FULL, "the state has " + std::to_string(positions.size()) + " cells, " + std::to_string(n_free) + " are free");
+        throw Failure(ASSAY_FULL, "the state has " + std::to_string(positions.size()) + " cells, " +
+                                      std::to_string(n_free) + " are free");
     }
     remove(sequence, 0, -1);
     const std::vector<Cache::Cell> cells = take_cells(id, positions);

@@ -25,13 +25,15 @@ bool supports(ggml_backend_dev_t device, ggml_backend_buffer_type_t type, const 
     ggml_tensor* operation = nullptr;
     switch (use) {
         case WeightUse::product:
-            operation = ggml_mul_mat(context.get(), weight, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, source.ne[0], 512));
+            operation = ggml_mul_mat(context.get(), weight,
+                                     ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, source.ne[0], 512));
             break;
         case WeightUse::rows:
             operation = ggml_get_rows(context.get(), weight, ggml_new_tensor_1d(context.get(), GGML_TYPE_I32, 512));
             break;
         case WeightUse::vector:
-            operation = ggml_mul(context.get(), ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, source.ne[0], 512), weight);
+            operation =
+                ggml_mul(context.get(), ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, source.ne[0], 512), weight);
             break;
     }
     const bool is_supported = ggml_backend_dev_supports_op(device, operation);
@@ -74,8 +76,8 @@ const GgufTensor& Weights::need(const std::string& name, std::initializer_list<i
     int64_t needed[4] = {1, 1, 1, 1};
     std::copy(shape.begin(), shape.end(), needed);
     if (!std::equal(needed, needed + 4, source->ne)) {
-        throw Failure(ASSAY_FILE, "tensor '" + name + "' has the shape " + shape_text(source->ne, source->n_dims) + ", " +
-                                      shape_text(needed, static_cast<int>(shape.size())) + " is needed");
+        throw Failure(ASSAY_FILE, "tensor '" + name + "' has the shape " + shape_text(source->ne, source->n_dims) +
+                                      ", " + shape_text(needed, static_cast<int>(shape.size())) + " is needed");
     }
     if (use == WeightUse::vector && source->type != GGML_TYPE_F32) {
         throw Failure(ASSAY_UNSUPPORTED, "tensor '" + name + "' has the type " + ggml_type_name(source->type) +
@@ -109,8 +111,8 @@ ggml_tensor* Weights::add(const std::string& name, std::initializer_list<int64_t
     return place(source, use, device);
 }
 
-ggml_tensor* Weights::add_joined(const std::string& first, const std::string& second, int64_t n_columns, int64_t n_first,
-                                 int64_t n_second, ggml_backend_dev_t device) {
+ggml_tensor* Weights::add_joined(const std::string& first, const std::string& second, int64_t n_columns,
+                                 int64_t n_first, int64_t n_second, ggml_backend_dev_t device) {
     const GgufTensor& a = need(first, {n_columns, n_first}, WeightUse::product);
     const GgufTensor& b = need(second, {n_columns, n_second}, WeightUse::product);
     if (a.type != b.type || a.offset + a.bytes != b.offset) return nullptr;
@@ -141,7 +143,8 @@ void Weights::fill(Group& group) {
     const FileMapping& mapping = file_.mapping();
     if (group.type == nullptr) {
         // One buffer over the whole mapping: ggml wants the buffer aligned, not the tensors in it.
-        group.buffers.emplace_back(ggml_backend_cpu_buffer_from_ptr(const_cast<uint8_t*>(mapping.data()), mapping.size()));
+        group.buffers.emplace_back(
+            ggml_backend_cpu_buffer_from_ptr(const_cast<uint8_t*>(mapping.data()), mapping.size()));
         if (!group.buffers.back()) throw Failure(ASSAY_MEMORY, "cannot make a buffer over the mapped model");
         for (const Placed& item : group.placed) {
             ggml_backend_tensor_alloc(group.buffers.back().get(), item.tensor,
@@ -151,8 +154,8 @@ void Weights::fill(Group& group) {
     } else {
         group.buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(group.context.get(), group.type));
         if (!group.buffers.back()) {
-            throw Failure(ASSAY_MEMORY, std::string("cannot allocate the weights in ") + ggml_backend_buft_name(group.type) +
-                                            " memory: " + take_ggml_error());
+            throw Failure(ASSAY_MEMORY, std::string("cannot allocate the weights in ") +
+                                            ggml_backend_buft_name(group.type) + " memory: " + take_ggml_error());
         }
         for (const Placed& item : group.placed) {
             ggml_backend_tensor_set(item.tensor, mapping.data() + item.offset, 0, item.bytes);

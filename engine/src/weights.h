@@ -44,7 +44,11 @@ public:
     const std::map<std::string, uint64_t>& placement() const { return placement_; }
 
 private:
-    struct Placed { uint64_t offset; uint64_t bytes; ggml_tensor* tensor; };
+    struct Placed {
+        uint64_t offset;
+        uint64_t bytes;
+        ggml_tensor* tensor;
+    };
     struct Group {
         ggml_backend_buffer_type_t type = nullptr;  // nullptr: the mapping
         ContextHandle context;

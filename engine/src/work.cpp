@@ -6,19 +6,22 @@ namespace assay {
 namespace {
 
 bool is_weight(const ggml_tensor* tensor) {
-    return tensor->buffer != nullptr && ggml_backend_buffer_get_usage(tensor->buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+    return tensor->buffer != nullptr &&
+           ggml_backend_buffer_get_usage(tensor->buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
 }
 
 uint64_t product(uint64_t a, int64_t b) { return a * static_cast<uint64_t>(b); }
 
 uint64_t node_flops(const ggml_tensor* node) {
     // A product of [k, m] and [k, n] does k multiply-adds for each of its m * n elements.
-    if (node->op == GGML_OP_MUL_MAT) return 2 * product(static_cast<uint64_t>(ggml_nelements(node)), node->src[0]->ne[0]);
+    if (node->op == GGML_OP_MUL_MAT)
+        return 2 * product(static_cast<uint64_t>(ggml_nelements(node)), node->src[0]->ne[0]);
     if (node->op == GGML_OP_FLASH_ATTN_EXT) {
         const ggml_tensor* q = node->src[0];
         const ggml_tensor* k = node->src[1];
         const ggml_tensor* v = node->src[2];
-        const uint64_t n_pairs = product(product(product(1, q->ne[1]), q->ne[2]), q->ne[3]) * static_cast<uint64_t>(k->ne[1]);
+        const uint64_t n_pairs =
+            product(product(product(1, q->ne[1]), q->ne[2]), q->ne[3]) * static_cast<uint64_t>(k->ne[1]);
         return 2 * n_pairs * static_cast<uint64_t>(k->ne[0] + v->ne[0]);
     }
     return 0;
@@ -41,7 +44,8 @@ GraphCost count_cost(ggml_cgraph* graph) {
         for (const ggml_tensor* source : node->src) {
             if (source == nullptr || !is_weight(source)) continue;
             if (node->op == GGML_OP_GET_ROWS && source == node->src[0]) {
-                cost.n_weight_bytes_read += product(ggml_row_size(source->type, source->ne[0]), ggml_nelements(node->src[1]));
+                cost.n_weight_bytes_read +=
+                    product(ggml_row_size(source->type, source->ne[0]), ggml_nelements(node->src[1]));
             } else {
                 cost.n_weight_bytes_read += ggml_nbytes(source);
             }

@@ -14,7 +14,8 @@ void check_fields() {
     const boost::json::value parsed = boost::json::parse(text);
     const boost::json::object& info = parsed.as_object();
     CHECK_EQUAL(info.at("abi").as_int64(), ASSAY_ENGINE_ABI);
-    for (const char* key : {"engine", "version", "ggml_version", "ggml_commit", "compiler", "sanitizers"}) CHECK(info.at(key).is_string());
+    for (const char* key : {"engine", "version", "ggml_version", "ggml_commit", "compiler", "sanitizers"})
+        CHECK(info.at(key).is_string());
     CHECK(info.at("layout_salt").is_int64());
     CHECK(info.at("faults").is_array());
     CHECK(!info.at("back_ends").as_array().empty());
@@ -25,7 +26,8 @@ void check_fields() {
 
 void check_json_text() {
     // Names in files hold any bytes; the line must stay JSON.
-    const std::string odd = std::string("a\"\\\n\t\x01") + "\xC3\xA9" + "\xFF" + "\xED\xA0\x80" + "\xF0\x9F\x9A\x80" + "\xC3";
+    const std::string odd =
+        std::string("a\"\\\n\t\x01") + "\xC3\xA9" + "\xFF" + "\xED\xA0\x80" + "\xF0\x9F\x9A\x80" + "\xC3";
     assay::JsonText json;
     json.open('{');
     json.field("text", odd.c_str());
@@ -41,7 +43,8 @@ void check_json_text() {
     json.close('}');
     const boost::json::value parsed = boost::json::parse(json.text());
     const std::string replacement = "\xEF\xBF\xBD";
-    const std::string needed = std::string("a\"\\\n\t\x01") + "\xC3\xA9" + replacement + replacement + replacement + replacement + "\xF0\x9F\x9A\x80" + replacement;
+    const std::string needed = std::string("a\"\\\n\t\x01") + "\xC3\xA9" + replacement + replacement + replacement +
+                               replacement + "\xF0\x9F\x9A\x80" + replacement;
     CHECK_EQUAL(std::string(parsed.at("text").as_string().c_str()), needed);
     CHECK_EQUAL(parsed.at("list").as_array().size(), 5U);
     CHECK_EQUAL(parsed.at("list").at(1).as_uint64(), UINT64_C(18446744073709551615));

@@ -18,7 +18,8 @@ struct Outcome {
 };
 
 // Runs a function of engine.h and keeps its status and text.
-template <class Call> Outcome outcome(Call call) {
+template <class Call>
+Outcome outcome(Call call) {
     char error[512] = "untouched";
     Outcome result;
     result.status = call(error, sizeof error);
@@ -29,7 +30,8 @@ template <class Call> Outcome outcome(Call call) {
 class ModelHandle {
 public:
     explicit ModelHandle(const std::string& path, assay_model_settings settings = assay_model_defaults()) {
-        load = outcome([&](char* error, size_t size) { return assay_model_load(path.c_str(), &settings, &model_, error, size); });
+        load = outcome(
+            [&](char* error, size_t size) { return assay_model_load(path.c_str(), &settings, &model_, error, size); });
     }
     ~ModelHandle() { assay_model_free(model_); }
     ModelHandle(const ModelHandle&) = delete;
@@ -43,15 +45,23 @@ private:
 
 class SessionHandle {
 public:
-    SessionHandle(const ModelHandle& model, const assay_session_settings& settings) : n_vocab_(static_cast<size_t>(assay_model_n_vocab(model.get()))) {
-        made = outcome([&](char* error, size_t size) { return assay_session_new(model.get(), &settings, &session_, error, size); });
+    SessionHandle(const ModelHandle& model, const assay_session_settings& settings)
+        : n_vocab_(static_cast<size_t>(assay_model_n_vocab(model.get()))) {
+        made = outcome([&](char* error, size_t size) {
+            return assay_session_new(model.get(), &settings, &session_, error, size);
+        });
     }
     ~SessionHandle() { assay_session_free(session_); }
     SessionHandle(const SessionHandle&) = delete;
     SessionHandle& operator=(const SessionHandle&) = delete;
     assay_session* get() const { return session_; }
 
-    struct Entry { int32_t token; int32_t position; int32_t sequence; bool wants_logits = true; };
+    struct Entry {
+        int32_t token;
+        int32_t position;
+        int32_t sequence;
+        bool wants_logits = true;
+    };
 
     Outcome decode(const std::vector<Entry>& entries, const volatile int* cancel = nullptr) {
         std::vector<int32_t> tokens;
@@ -64,7 +74,8 @@ public:
             sequences.push_back(entry.sequence);
             logits.push_back(entry.wants_logits ? 1 : 0);
         }
-        const assay_batch batch{static_cast<uint32_t>(entries.size()), tokens.data(), positions.data(), sequences.data(), logits.data()};
+        const assay_batch batch{static_cast<uint32_t>(entries.size()), tokens.data(), positions.data(),
+                                sequences.data(), logits.data()};
         return outcome([&](char* error, size_t size) { return assay_decode(session_, &batch, cancel, error, size); });
     }
     // Decodes tokens after what the sequence has; logits of all.
@@ -79,16 +90,19 @@ public:
         return row == nullptr ? std::vector<float>{} : std::vector<float>(row, row + n_vocab_);
     }
     Outcome remove(int32_t sequence, int32_t p0, int32_t p1) {
-        return outcome([&](char* error, size_t size) { return assay_seq_remove(session_, sequence, p0, p1, error, size); });
+        return outcome(
+            [&](char* error, size_t size) { return assay_seq_remove(session_, sequence, p0, p1, error, size); });
     }
     Outcome copy(int32_t source, int32_t target, int32_t p0 = 0, int32_t p1 = -1) {
-        return outcome([&](char* error, size_t size) { return assay_seq_copy(session_, source, target, p0, p1, error, size); });
+        return outcome(
+            [&](char* error, size_t size) { return assay_seq_copy(session_, source, target, p0, p1, error, size); });
     }
     Outcome keep(int32_t sequence) {
         return outcome([&](char* error, size_t size) { return assay_seq_keep(session_, sequence, error, size); });
     }
     Outcome shift(int32_t sequence, int32_t p0, int32_t p1, int32_t delta) {
-        return outcome([&](char* error, size_t size) { return assay_seq_shift(session_, sequence, p0, p1, delta, error, size); });
+        return outcome(
+            [&](char* error, size_t size) { return assay_seq_shift(session_, sequence, p0, p1, delta, error, size); });
     }
     Outcome fill(int32_t sequence, uint32_t n) {
         return outcome([&](char* error, size_t size) { return assay_fill_zero(session_, sequence, n, error, size); });
@@ -98,12 +112,16 @@ public:
     std::vector<uint8_t> save(int32_t sequence) const {
         std::vector<uint8_t> data(assay_state_size(session_, sequence));
         size_t written = 0;
-        const Outcome saved = outcome([&](char* error, size_t size) { return assay_state_save(session_, sequence, data.data(), data.size(), &written, error, size); });
+        const Outcome saved = outcome([&](char* error, size_t size) {
+            return assay_state_save(session_, sequence, data.data(), data.size(), &written, error, size);
+        });
         if (!saved || written != data.size()) return {};
         return data;
     }
     Outcome restore(int32_t sequence, const std::vector<uint8_t>& data) {
-        return outcome([&](char* error, size_t size) { return assay_state_restore(session_, sequence, data.data(), data.size(), error, size); });
+        return outcome([&](char* error, size_t size) {
+            return assay_state_restore(session_, sequence, data.data(), data.size(), error, size);
+        });
     }
     assay_work work() const {
         assay_work work{};
@@ -136,7 +154,8 @@ inline std::vector<int32_t> some_tokens(size_t n, uint32_t salt = 0) {
 }
 
 // Largest difference of two rows in units of the spread of the first: 1e-3 is far below what sampling sees.
-template <class A, class B> double distance(const std::vector<A>& a, const std::vector<B>& b) {
+template <class A, class B>
+double distance(const std::vector<A>& a, const std::vector<B>& b) {
     if (a.size() != b.size() || a.empty()) return INFINITY;
     double mean = 0;
     for (const A value : a) mean += static_cast<double>(value) / static_cast<double>(a.size());

@@ -35,9 +35,9 @@ void use(const core::ModelHandle& model) {
 
 void check_missing_and_wrong() {
     CHECK_EQUAL(error_of_edit(nullptr), "");
-    for (const char* key : {"general.architecture", "llama.block_count", "llama.context_length", "llama.embedding_length",
-                            "llama.feed_forward_length", "llama.attention.head_count", "llama.attention.layer_norm_rms_epsilon",
-                            "tokenizer.ggml.tokens"}) {
+    for (const char* key : {"general.architecture", "llama.block_count", "llama.context_length",
+                            "llama.embedding_length", "llama.feed_forward_length", "llama.attention.head_count",
+                            "llama.attention.layer_norm_rms_epsilon", "tokenizer.ggml.tokens"}) {
         CHECK_CONTAINS(error_of_edit([&](gguf_context* file) { gguf_remove_key(file, key); }), key);
     }
     for (const std::string& name : core::TinyModel(small_shape()).tensor_names()) {
@@ -65,13 +65,18 @@ void check_missing_and_wrong() {
     CHECK_EQUAL(text_error("llama.rope.scaling.type", "none"), "");
     CHECK_CONTAINS(text_error("llama.block_count", "1"), "llama.block_count");
     CHECK_CONTAINS(text_error("tokenizer.ggml.model", "t5"), "tokenizer");
-    CHECK_CONTAINS(error_of_edit([](gguf_context* file) { gguf_set_val_f32(file, "llama.attention.layer_norm_rms_epsilon", NAN); }),
+    CHECK_CONTAINS(error_of_edit([](gguf_context* file) {
+                       gguf_set_val_f32(file, "llama.attention.layer_norm_rms_epsilon", NAN);
+                   }),
                    "layer_norm_rms_epsilon");
-    CHECK_CONTAINS(error_of_edit([](gguf_context* file) { gguf_set_val_f32(file, "llama.rope.scaling.factor", 4.0F); }), "rope scaling");
+    CHECK_CONTAINS(error_of_edit([](gguf_context* file) { gguf_set_val_f32(file, "llama.rope.scaling.factor", 4.0F); }),
+                   "rope scaling");
     const std::vector<uint32_t> heads = {2, 1};
     CHECK_CONTAINS(error_of_edit([&](gguf_context* file) {
-                       gguf_set_arr_data(file, "llama.attention.head_count_kv", GGUF_TYPE_UINT32, heads.data(), heads.size());
-                   }), "different numbers of heads");
+                       gguf_set_arr_data(file, "llama.attention.head_count_kv", GGUF_TYPE_UINT32, heads.data(),
+                                         heads.size());
+                   }),
+                   "different numbers of heads");
     // A tensor that the graph would ignore.
     core::TinyShape biased = small_shape();
     biased.has_head_norms = true;
@@ -98,7 +103,8 @@ void check_status_codes() {
     CHECK_EQUAL(core::ModelHandle(file.path(), settings).load.status, static_cast<int>(ASSAY_INVALID));
     char tiny_error[4];
     assay_model* model = nullptr;
-    CHECK_EQUAL(assay_model_load("/nonexistent", nullptr, &model, tiny_error, sizeof tiny_error), static_cast<int>(ASSAY_FILE));
+    CHECK_EQUAL(assay_model_load("/nonexistent", nullptr, &model, tiny_error, sizeof tiny_error),
+                static_cast<int>(ASSAY_FILE));
     CHECK_EQUAL(std::string(tiny_error).size(), 3U);
     CHECK_EQUAL(assay_model_load("/nonexistent", nullptr, &model, nullptr, 0), static_cast<int>(ASSAY_FILE));
 }
@@ -171,7 +177,9 @@ void check_fields_that_abort_elsewhere() {
     CHECK_CONTAINS(core::ModelHandle(file.path()).load.error, "has the size 0");
     file.write(bytes);
     CHECK_EQUAL(core::ModelHandle(file.path()).load.error, "");
-    CHECK_CONTAINS(error_of_edit([](gguf_context* opened) { gguf_set_val_str(opened, "tokenizer.ggml.add_bos_token", "yes"); }), "a boolean");
+    CHECK_CONTAINS(
+        error_of_edit([](gguf_context* opened) { gguf_set_val_str(opened, "tokenizer.ggml.add_bos_token", "yes"); }),
+        "a boolean");
 }
 
 }  // namespace

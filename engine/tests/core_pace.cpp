@@ -17,9 +17,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_of(void (*finish)(Clock::time_point, uint32_t, uint32_t), double already_taken, uint32_t n_tokens, uint32_t n_seq) {
+double seconds_of(void (*finish)(Clock::time_point, uint32_t, uint32_t), double already_taken, uint32_t n_tokens,
+                  uint32_t n_seq) {
     const auto now = Clock::now();
-    finish(now - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(already_taken)), n_tokens, n_seq);
+    finish(now - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(already_taken)), n_tokens,
+           n_seq);
     return std::chrono::duration<double>(Clock::now() - now).count();
 }
 

@@ -5,7 +5,8 @@
 #include "probe.h"
 
 int main() {
-    for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K}) {
+    for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1,
+                                 GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K}) {
         CHECK(assay::product_works(ggml_backend_cpu_buffer_type(), type));
     }
     // A type that cannot be tried is not trusted.
@@ -16,7 +17,8 @@ int main() {
     for (ggml_backend_buffer_type_t extra : assay::devices().cpu_extra) {
         for (const ggml_type type : {GGML_TYPE_Q4_0, GGML_TYPE_Q8_0}) {
             const bool works = assay::product_works(extra, type);
-            std::printf("%s with %s: %s\n", ggml_backend_buft_name(extra), ggml_type_name(type), works ? "works" : "refused");
+            std::printf("%s with %s: %s\n", ggml_backend_buft_name(extra), ggml_type_name(type),
+                        works ? "works" : "refused");
             CHECK_EQUAL(assay::product_works(extra, type), works);
         }
     }

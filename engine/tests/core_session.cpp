@@ -1,8 +1,10 @@
 // Sequences in a session: however the tokens are cut, placed or edited, the logits are those of the sequence.
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <thread>
 
 #include "core_check.h"
 #include "core_engine.h"
@@ -52,7 +54,8 @@ void check_cutting(const core::ModelHandle& model) {
             settings.n_ubatch = n_ubatch;
             core::SessionHandle cut(model, settings);
             CHECK_EQUAL(cut.extend(tokens).error, "");
-            for (uint32_t i = 0; i < tokens.size(); ++i) CHECK_BELOW(core::distance(whole.logits(i), cut.logits(i)), kSame);
+            for (uint32_t i = 0; i < tokens.size(); ++i)
+                CHECK_BELOW(core::distance(whole.logits(i), cut.logits(i)), kSame);
             CHECK_EQUAL(cut.work().n_graphs, (tokens.size() + n_ubatch - 1) / n_ubatch);
         }
         core::SessionHandle single(model, settings);
@@ -72,8 +75,10 @@ void check_logits_on_request(const core::ModelHandle& model) {
     for (int32_t i = 0; i < 12; ++i) entries.push_back({tokens[static_cast<size_t>(i)], i, 0, i == 3 || i == 10});
     CHECK_EQUAL(some.decode(entries).error, "");
     for (uint32_t i = 0; i < 12; ++i) {
-        if (i == 3 || i == 10) CHECK_BELOW(core::distance(all.logits(i), some.logits(i)), kSame);
-        else CHECK(assay_logits(some.get(), i) == nullptr);
+        if (i == 3 || i == 10)
+            CHECK_BELOW(core::distance(all.logits(i), some.logits(i)), kSame);
+        else
+            CHECK(assay_logits(some.get(), i) == nullptr);
     }
     CHECK(assay_logits(some.get(), 12) == nullptr);
     // Without any logits the cache is still complete.
@@ -115,7 +120,8 @@ void check_streams(const core::ModelHandle& model) {
                 CHECK_EQUAL(session.decode(entries).error, "");
                 std::map<int32_t, uint32_t> last;
                 for (uint32_t i = 0; i < entries.size(); ++i) last[entries[i].sequence] = i;
-                for (const auto& [sequence, i] : last) CHECK_BELOW(core::distance(alone(model, texts[sequence]), session.logits(i)), kSame);
+                for (const auto& [sequence, i] : last)
+                    CHECK_BELOW(core::distance(alone(model, texts[sequence]), session.logits(i)), kSame);
             };
             add({{2, 9}});
             add({{0, 5}, {1, 5}, {3, 70}});
@@ -155,7 +161,9 @@ void check_remove_copy_keep(const core::ModelHandle& model) {
         CHECK_EQUAL(session.remove(0, 18, -1).error, "");
         CHECK_EQUAL(session.last(0), 17);
         session.extend({99}, 0);
-        CHECK_BELOW(core::distance(alone(model, joined({prefix.begin(), prefix.begin() + 18}, {99})), session.logits(0)), kSame);
+        CHECK_BELOW(
+            core::distance(alone(model, joined({prefix.begin(), prefix.begin() + 18}, {99})), session.logits(0)),
+            kSame);
         // The others still have their tokens.
         session.extend({13}, 2);
         CHECK_BELOW(core::distance(alone(model, joined(prefix, {9, 13})), session.logits(0)), kSame);
@@ -195,12 +203,14 @@ void check_random_edits(const core::ModelHandle& model) {
             text = joined(text, more);
             for (core::SessionHandle* session : {&split, &unified}) {
                 CHECK_EQUAL(session->extend(more, sequence).error, "");
-                CHECK_BELOW(core::distance(alone(model, text), session->logits(static_cast<uint32_t>(more.size() - 1))), kSame);
+                CHECK_BELOW(core::distance(alone(model, text), session->logits(static_cast<uint32_t>(more.size() - 1))),
+                            kSame);
             }
         } else if (kind < 8) {
             const auto keep = static_cast<int32_t>(random(static_cast<uint32_t>(text.size()) + 1));
             text.resize(static_cast<size_t>(keep));
-            for (core::SessionHandle* session : {&split, &unified}) CHECK_EQUAL(session->remove(sequence, keep, -1).error, "");
+            for (core::SessionHandle* session : {&split, &unified})
+                CHECK_EQUAL(session->remove(sequence, keep, -1).error, "");
         } else if (kind == 8) {
             const auto target = static_cast<int32_t>((static_cast<uint32_t>(sequence) + 1 + random(2)) % 3);
             for (core::SessionHandle* session : {&split, &unified}) {
@@ -291,7 +301,8 @@ void check_errors(const core::ModelHandle& model) {
     CHECK_EQUAL(status({{1, 2, 0}}), static_cast<int>(ASSAY_INVALID));
     CHECK_EQUAL(status({{1, 4, 0}}), static_cast<int>(ASSAY_INVALID));
     CHECK_EQUAL(status({{1, -1, 1}}), static_cast<int>(ASSAY_INVALID));
-    CHECK_CONTAINS(session.decode({{1, 3, 0}, {1, 3, 0}}).error, "entry 1 of the batch: position 3 of sequence 0, 4 is next");
+    CHECK_CONTAINS(session.decode({{1, 3, 0}, {1, 3, 0}}).error,
+                   "entry 1 of the batch: position 3 of sequence 0, 4 is next");
     CHECK_EQUAL(session.last(0), 2);
     // Full: all or nothing, over several ubatches.
     std::vector<Entry> many;
@@ -333,7 +344,44 @@ void check_errors(const core::ModelHandle& model) {
     refused([](assay_session_settings& s) { s.n_threads_batch = 513; }, ASSAY_INVALID);
     refused([](assay_session_settings& s) { s.kv_type = 3; }, ASSAY_INVALID);
     refused([](assay_session_settings& s) { s.struct_size = 1000; }, ASSAY_INVALID);
-    refused([](assay_session_settings& s) { s.kv_type = ASSAY_KV_Q8_0; s.flash_attention = false; }, ASSAY_UNSUPPORTED);
+    refused(
+        [](assay_session_settings& s) {
+            s.kv_type = ASSAY_KV_Q8_0;
+            s.flash_attention = false;
+        },
+        ASSAY_UNSUPPORTED);
+}
+
+// A flag that is raised while the graph runs: whatever the timing, the call is all or nothing.
+void check_cancel_during_decode(const core::ModelHandle& model) {
+    assay_session_settings settings = core::small_settings();
+    settings.n_ctx = 512;
+    settings.n_ubatch = 100;
+    core::SessionHandle session(model, settings);
+    std::vector<Entry> entries;
+    for (int32_t i = 0; i < 500; ++i) entries.push_back({i % 256, i, 0});
+    int n_cancelled = 0;
+    for (int round = 0; round < 8; ++round) {
+        volatile int flag = 0;
+        std::thread raise([&] {
+            std::this_thread::sleep_for(std::chrono::microseconds(200 * round));
+            flag = 1;
+        });
+        const core::Outcome result = session.decode(entries, &flag);
+        raise.join();
+        if (result.status == ASSAY_CANCELLED) {
+            ++n_cancelled;
+            CHECK_EQUAL(session.cells(0), 0U);
+        } else {
+            CHECK_EQUAL(result.error, "");
+            CHECK_EQUAL(session.cells(0), 500U);
+            session.remove(0, 0, -1);
+        }
+    }
+    // The first round raises the flag at once, in a decode of five graphs.
+    CHECK(n_cancelled > 0);
+    session.extend({1, 2});
+    CHECK_BELOW(core::distance(alone(model, {1, 2}), session.logits(1)), kSame);
 }
 
 void check_work(const core::ModelHandle& model) {
@@ -376,7 +424,8 @@ void check_work(const core::ModelHandle& model) {
     CHECK_EQUAL(step.work().n_flops, 2 * (n(s.n_layer) * (layer + attention) + n(s.n_embd * s.n_vocab)));
     // Every weight once, and one row of the embedding more.
     const uint64_t norms = n(s.n_embd * (2 * s.n_layer + 1));
-    CHECK_EQUAL(step.work().n_weight_bytes_read, 4 * (n(s.n_layer) * layer + n(s.n_embd * s.n_vocab) + norms + n(s.n_embd)));
+    CHECK_EQUAL(step.work().n_weight_bytes_read,
+                4 * (n(s.n_layer) * layer + n(s.n_embd * s.n_vocab) + norms + n(s.n_embd)));
 }
 
 void check_fill(const core::ModelHandle& model) {
@@ -415,6 +464,7 @@ int main() {
     check_random_edits(model);
     check_shift(model);
     check_errors(model);
+    check_cancel_during_decode(model);
     check_work(model);
     check_fill(model);
     return core::finish("core_session");

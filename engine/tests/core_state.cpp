@@ -57,13 +57,15 @@ void check_refusals(const core::ModelHandle& model, const core::ModelHandle& oth
     session.remove(0, 0, -1);
     session.extend({9, 8, 7});
     const std::vector<uint8_t> before = session.save(0);
-    const auto refuse = [&](core::SessionHandle& target, const std::vector<uint8_t>& data, int status, const char* part) {
+    const auto refuse = [&](core::SessionHandle& target, const std::vector<uint8_t>& data, int status,
+                            const char* part) {
         const core::Outcome result = target.restore(0, data);
         CHECK_EQUAL(result.status, status);
         CHECK_CONTAINS(result.error, part);
     };
     for (size_t length = 1; length < saved.size(); length += length < 200 ? 1 : 61) {
-        CHECK_EQUAL(session.restore(0, {saved.begin(), saved.begin() + static_cast<std::ptrdiff_t>(length)}).status, static_cast<int>(ASSAY_FILE));
+        CHECK_EQUAL(session.restore(0, {saved.begin(), saved.begin() + static_cast<std::ptrdiff_t>(length)}).status,
+                    static_cast<int>(ASSAY_FILE));
     }
     std::vector<uint8_t> longer = saved;
     longer.push_back(0);
@@ -93,10 +95,13 @@ void check_refusals(const core::ModelHandle& model, const core::ModelHandle& oth
     std::vector<uint8_t> buffer(assay_state_size(session.get(), 0) - 1);
     char error[200];
     size_t written = 0;
-    CHECK_EQUAL(assay_state_save(session.get(), 0, buffer.data(), buffer.size(), &written, error, sizeof error), static_cast<int>(ASSAY_INVALID));
-    CHECK_EQUAL(assay_state_save(session.get(), 3, buffer.data(), buffer.size(), &written, error, sizeof error), static_cast<int>(ASSAY_INVALID));
+    CHECK_EQUAL(assay_state_save(session.get(), 0, buffer.data(), buffer.size(), &written, error, sizeof error),
+                static_cast<int>(ASSAY_INVALID));
+    CHECK_EQUAL(assay_state_save(session.get(), 3, buffer.data(), buffer.size(), &written, error, sizeof error),
+                static_cast<int>(ASSAY_INVALID));
     CHECK_EQUAL(assay_state_size(session.get(), 3), 0U);
-    CHECK_EQUAL(assay_state_restore(session.get(), 0, nullptr, 10, error, sizeof error), static_cast<int>(ASSAY_INVALID));
+    CHECK_EQUAL(assay_state_restore(session.get(), 0, nullptr, 10, error, sizeof error),
+                static_cast<int>(ASSAY_INVALID));
 }
 
 }  // namespace
@@ -105,7 +110,8 @@ int main() {
     const core::TemporaryFile file;
     core::TinyModel({}).write(file.path());
     const core::TemporaryFile renamed;
-    core::TinyModel({}).write(renamed.path(), [](gguf_context* opened) { gguf_set_val_str(opened, "general.name", "other"); });
+    core::TinyModel({}).write(renamed.path(),
+                              [](gguf_context* opened) { gguf_set_val_str(opened, "general.name", "other"); });
     const core::ModelHandle model(file.path());
     const core::ModelHandle other(renamed.path());
     CHECK_EQUAL(model.load.error + other.load.error, "");

@@ -24,7 +24,7 @@ namespace core {
 struct TinyShape {
     std::string architecture = "llama";
     int64_t n_layer = 2;
-    int64_t n_embd = 256;   // whole blocks of every quantised type
+    int64_t n_embd = 256;  // whole blocks of every quantised type
     int64_t n_head = 8;
     int64_t n_head_kv = 2;
     int64_t n_ff = 512;
@@ -76,7 +76,9 @@ private:
 
 // The byte alphabet of GPT-2 vocabularies: printable bytes stand for themselves, the others are shifted to 256.
 inline std::string byte_token(int byte) {
-    const auto is_printable = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255); };
+    const auto is_printable = [](int b) {
+        return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
+    };
     int code = byte;
     if (!is_printable(byte)) {
         code = 256;
@@ -92,7 +94,8 @@ public:
         const TinyShape& s = shape_;
         const int64_t n_q = s.n_head * s.n_head_size();
         const int64_t n_kv = s.n_head_kv * s.n_head_size();
-        matrix("token_embd.weight", s.n_embd, s.n_vocab, 1.0F, s.embedding_type == GGML_TYPE_COUNT ? s.type : s.embedding_type);
+        matrix("token_embd.weight", s.n_embd, s.n_vocab, 1.0F,
+               s.embedding_type == GGML_TYPE_COUNT ? s.type : s.embedding_type);
         vector("output_norm.weight", s.n_embd, 1.0F, 0.2F);
         if (!s.is_tied) matrix("output.weight", s.n_embd, s.n_vocab, 0.3F);
         if (s.has_rope_factors) vector("rope_freqs.weight", s.n_rotated() / 2, 2.0F, 1.0F);
@@ -130,7 +133,9 @@ public:
         gguf_context* file = gguf_init_empty();
         const TinyShape& s = shape_;
         const auto key = [&](const char* name) { return s.architecture + "." + name; };
-        const auto set_count = [&](const char* name, int64_t value) { gguf_set_val_u32(file, key(name).c_str(), static_cast<uint32_t>(value)); };
+        const auto set_count = [&](const char* name, int64_t value) {
+            gguf_set_val_u32(file, key(name).c_str(), static_cast<uint32_t>(value));
+        };
         gguf_set_val_str(file, "general.architecture", s.architecture.c_str());
         gguf_set_val_str(file, "general.name", "tiny");
         set_count("block_count", s.n_layer);
@@ -156,7 +161,8 @@ public:
         gguf_set_arr_data(file, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, types.data(), types.size());
         const char* merge = "a b";
         std::vector<const char*> merges;
-        if (s.n_vocab > 256) tokens.back() = "ab", pointers.back() = tokens.back().c_str(), types.back() = 1, merges.push_back(merge);
+        if (s.n_vocab > 256)
+            tokens.back() = "ab", pointers.back() = tokens.back().c_str(), types.back() = 1, merges.push_back(merge);
         gguf_set_arr_str(file, "tokenizer.ggml.tokens", pointers.data(), pointers.size());
         gguf_set_arr_data(file, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, types.data(), types.size());
         gguf_set_arr_str(file, "tokenizer.ggml.merges", merges.data(), merges.size());
@@ -168,8 +174,9 @@ public:
         stored.reserve(tensors_.size());
         for (const Tensor& tensor : tensors_) {
             if (std::find(left_out.begin(), left_out.end(), tensor.name) != left_out.end()) continue;
-            ggml_tensor* description = tensor.n_rows == 0 ? ggml_new_tensor_1d(context, GGML_TYPE_F32, tensor.n_columns)
-                                                          : ggml_new_tensor_2d(context, tensor.type, tensor.n_columns, tensor.n_rows);
+            ggml_tensor* description = tensor.n_rows == 0
+                                           ? ggml_new_tensor_1d(context, GGML_TYPE_F32, tensor.n_columns)
+                                           : ggml_new_tensor_2d(context, tensor.type, tensor.n_columns, tensor.n_rows);
             ggml_set_name(description, tensor.name.c_str());
             gguf_add_tensor(file, description);
             stored.push_back(tensor.stored);
@@ -207,10 +214,13 @@ private:
     void vector(const std::string& name, int64_t n, float middle, float spread) {
         Tensor tensor{name, GGML_TYPE_F32, n, 0, std::vector<float>(static_cast<size_t>(n)), {}};
         for (float& value : tensor.values) value = middle + spread * uniform();
-        tensor.stored.assign(reinterpret_cast<const char*>(tensor.values.data()), reinterpret_cast<const char*>(tensor.values.data() + n));
+        tensor.stored.assign(reinterpret_cast<const char*>(tensor.values.data()),
+                             reinterpret_cast<const char*>(tensor.values.data() + n));
         add(std::move(tensor));
     }
-    void matrix(const std::string& name, int64_t n_columns, int64_t n_rows, float spread) { matrix(name, n_columns, n_rows, spread, shape_.type); }
+    void matrix(const std::string& name, int64_t n_columns, int64_t n_rows, float spread) {
+        matrix(name, n_columns, n_rows, spread, shape_.type);
+    }
     void matrix(const std::string& name, int64_t n_columns, int64_t n_rows, float spread, ggml_type type) {
         Tensor tensor{name, type, n_columns, n_rows, std::vector<float>(static_cast<size_t>(n_columns * n_rows)), {}};
         for (float& value : tensor.values) value = spread * uniform();
@@ -240,7 +250,8 @@ using Vector = std::vector<double>;
 inline Vector multiply(const std::vector<float>& matrix, const Vector& input) {
     Vector out(matrix.size() / input.size());
     for (size_t row = 0; row < out.size(); ++row) {
-        for (size_t i = 0; i < input.size(); ++i) out[row] += static_cast<double>(matrix[row * input.size() + i]) * input[i];
+        for (size_t i = 0; i < input.size(); ++i)
+            out[row] += static_cast<double>(matrix[row * input.size() + i]) * input[i];
     }
     return out;
 }
@@ -284,7 +295,9 @@ inline std::vector<std::vector<double>> TinyModel::logits(const std::vector<int3
         const auto n_rot = static_cast<size_t>(s.n_rotated());
         for (size_t first = 0; first < heads.size(); first += head) {
             for (size_t j = 0; j < n_rot / 2; ++j) {
-                double angle = static_cast<double>(position) * std::pow(static_cast<double>(s.rope_base), -2.0 * static_cast<double>(j) / static_cast<double>(n_rot));
+                double angle = static_cast<double>(position) *
+                               std::pow(static_cast<double>(s.rope_base),
+                                        -2.0 * static_cast<double>(j) / static_cast<double>(n_rot));
                 if (s.has_rope_factors) angle /= static_cast<double>(values("rope_freqs.weight")[j]);
                 double& a = heads[first + (s.is_neox() ? j : 2 * j)];
                 double& b = heads[first + (s.is_neox() ? j + n_rot / 2 : 2 * j + 1)];
@@ -328,7 +341,8 @@ inline std::vector<std::vector<double>> TinyModel::logits(const std::vector<int3
                 double sum = 0;
                 for (double& weight : weights) sum += weight = std::exp(weight - largest);
                 for (size_t c = 0; c <= t; ++c) {
-                    for (size_t i = 0; i < head; ++i) attended[h * head + i] += weights[c] / sum * cached[c][kv * head + i];
+                    for (size_t i = 0; i < head; ++i)
+                        attended[h * head + i] += weights[c] / sum * cached[c][kv * head + i];
                 }
             }
             add_to(states[t], project(block + "attn_output", attended));
@@ -341,7 +355,8 @@ inline std::vector<std::vector<double>> TinyModel::logits(const std::vector<int3
     }
     std::vector<Vector> out;
     for (const Vector& state : states) {
-        out.push_back(multiply(values(s.is_tied ? "token_embd.weight" : "output.weight"), normalize(state, values("output_norm.weight"), epsilon)));
+        out.push_back(multiply(values(s.is_tied ? "token_embd.weight" : "output.weight"),
+                               normalize(state, values("output_norm.weight"), epsilon)));
     }
     return out;
 }
