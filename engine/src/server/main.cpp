@@ -77,6 +77,7 @@ assay_session_settings session_settings(const ServerSettings& settings, uint32_t
     result.n_threads_batch = settings.n_threads_batch;
     result.kv_type = settings.kv_type;
     result.kv_unified = settings.kv_unified;
+    result.flash_attention = settings.flash_attention;
     return result;
 }
 

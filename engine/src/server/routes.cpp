@@ -273,6 +273,7 @@ std::string Routes::props(const Ready& ready, const Session& session) const {
     out.key("build_info").text(valid_utf8(assay_build_info())).key("build").raw(assay_build_info());
     out.key("n_ctx").integer(ready.context.n_ctx).key("n_ctx_train").integer(model.n_ctx_train());
     out.key("kv_type").text(name_of_kv_type(settings_.kv_type)).key("kv_unified").boolean(settings_.kv_unified);
+    out.key("flash_attention").boolean(settings_.flash_attention);
     out.key("ubatch").integer(settings_.n_ubatch).key("threads").integer(settings_.n_threads);
     out.key("threads_batch").integer(settings_.n_threads_batch).key("n_gpu_layers").integer(settings_.n_gpu_layers);
     out.key("mmap").boolean(settings_.use_mmap);

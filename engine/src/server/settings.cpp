@@ -88,6 +88,7 @@ const std::vector<Flag>& flags() {
         {"--threads-batch", "", "N", "threads of prefill (as --threads)", integer<uint32_t>(&S::n_threads_batch, 1, 512)},
         {"--kv-type", "", "TYPE", "type of the cache: f32, f16 or q8_0 (f16)", set_kv_type},
         {"--kv-unified", "", "", "one pool of cells for all slots", toggle(&S::kv_unified, true)},
+        {"--no-flash-attention", "", "", "attention in separate operators instead of one fused", toggle(&S::flash_attention, false)},
         {"--no-mmap", "", "", "read the weights instead of mapping the file", toggle(&S::use_mmap, false)},
         {"--n-gpu-layers", "", "N", "layers on the first accelerator (0)", integer<int32_t>(&S::n_gpu_layers, 0, 100000)},
         {"--api-key", "API_KEY", "KEY", "ask clients for this key; never printed", text(&S::api_key)},

@@ -21,6 +21,7 @@ struct ServerSettings {
     uint32_t n_threads_batch = 0; // prefill; 0: as many as for generation
     int32_t kv_type = ASSAY_KV_F16;
     bool kv_unified = false;
+    bool flash_attention = true;
     bool use_mmap = true;
     int32_t n_gpu_layers = 0;
     uint32_t seed = 0xFFFFFFFF;   // of requests that name none; 0xFFFFFFFF: drawn for each
