@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.console import Console, table
-from protocols.errors import HostError
+from protocols.errors import EvidenceError, HostError, UsageError
 from recorder.audit import AuditResult, Level
 from recorder.keys import VerifierKey, parse_verifier_key, trusted_keys
 
@@ -42,8 +42,16 @@ def read_keys(given: Sequence[str]) -> tuple[VerifierKey, ...]:
             content = path.read_text("ascii", errors="replace").strip() if path.is_file() else text
         except OSError as error:
             raise HostError(f"the key cannot be read: {error.strerror}", where=text) from None
-        keys.append(parse_verifier_key(content))
+        keys.append(read_key(content))
     return tuple(keys)
+
+
+def read_key(text: str) -> VerifierKey:
+    """Return the public key that the command line gives. Raises `UsageError` where it is none."""
+    try:
+        return parse_verifier_key(text)
+    except EvidenceError as error:
+        raise UsageError(str(error), where=error.where, hint=error.hint or "`assay key show` prints one") from None
 
 
 def audit_document(result: AuditResult, level: Level) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Final
 import click
 
 from harness.console import Console
-from harness.options import EXIT_INTERRUPTED, EXIT_USAGE, assay_version
+from harness.exits import EXIT_INTERRUPTED, EXIT_USAGE
+from harness.options import assay_version
 from protocols.errors import ProtocolError
 
 EPILOG = """\b

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console as RichConsole
 from rich.console import RenderableType
@@ -18,6 +18,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from harness.exits import EXIT_EXECUTION, EXIT_INTERRUPTED
+from harness.outlet import Outlet, plain
 from harness.progress import Clockwork, Progress
 from protocols.errors import AssayError
 
@@ -43,13 +45,16 @@ class Console:
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
-        self.out = RichConsole(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
-        self.err = RichConsole(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+        self._stdout, self._stderr = Outlet(sys.stdout), Outlet(sys.stderr)
+        width = None if sys.stdout.isatty() else _PLAIN_WIDTH
+        self.out = RichConsole(file=cast("IO[str]", self._stdout), highlight=False, width=width)
+        soft_wrap = not sys.stderr.isatty()
+        self.err = RichConsole(file=cast("IO[str]", self._stderr), highlight=False, soft_wrap=soft_wrap)
 
     def result(self, value: Any, render: Callable[[Console], None]) -> None:  # noqa: ANN401 - any JSON document
         """Print a result: the value as JSON with `--json`, else whatever `render` prints."""
         if self.as_json:
-            self.out.file.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+            self.out.file.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
             self.out.file.flush()
         else:
             render(self)
@@ -58,36 +63,49 @@ class Console:
         """Print to standard output; plain strings are taken literally."""
         for item in renderables:
             if isinstance(item, str):
-                self.out.print(Text(item), soft_wrap=True)
+                self.out.print(Text(plain(item)), soft_wrap=True)
             else:
                 self.out.print(item)
 
     def say(self, text: str) -> None:
         """Print one line to standard error."""
-        self.err.print(Text(text))
+        self.err.print(Text(plain(text)))
 
     def warn(self, text: str) -> None:
         """Print one warning to standard error."""
-        self.err.print(Text("warning: ", style="yellow").append(text, style="default"))
+        self.err.print(Text("warning: ", style="yellow").append(plain(text), style="default"))
 
     def fail(self, error: AssayError) -> None:
         """Print what went wrong, where, and what to do next."""
         problems = error.lines()
         if len(problems) > 1:
             self.err.print(Text("error: ", style="bold red").append(f"{len(problems)} problems", style="default"))
-            self.err.print(Text("\n".join(f"  {line}" for line in problems)))
+            self.err.print(Text(plain("\n".join(f"  {line}" for line in problems))))
         else:
             self._fail_once(error)
         if self.as_json:
             self.result(error_document(error), lambda _: None)
 
     def _fail_once(self, error: AssayError) -> None:
-        block = Text("error: ", style="bold red").append(str(error), style="default")
+        block = Text("error: ", style="bold red").append(plain(str(error)), style="default")
         if error.where:
-            block.append(f"\n  where: {error.where}", style="default")
+            block.append(f"\n  where: {plain(error.where)}", style="default")
         if error.hint:
-            block.append(f"\n  next:  {error.hint}", style="default")
+            block.append(f"\n  next:  {plain(error.hint)}", style="default")
         self.err.print(block)
+
+    def finish(self, exit_code: int) -> int:
+        """Flush both streams and return the exit code of the command; a result that could not be written is 5.
+
+        A reader that has gone away (`assay list | head`) changes nothing.
+        """
+        self._stderr.flush()
+        self._stdout.flush()
+        error = self._stdout.error
+        if error is None or isinstance(error, BrokenPipeError):
+            return exit_code
+        self.say(f"error: the result could not be written to standard output: {error.strerror}")
+        return max(exit_code, EXIT_EXECUTION) if exit_code != EXIT_INTERRUPTED else exit_code
 
     def progress(self) -> Progress:
         """Return the progress display that fits standard error."""
@@ -117,14 +135,18 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | None]], *, title
     """Return a table of plain texts; status words get their colour, None shows as a dash."""
     made = Table(*columns, title=title, title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
     for row in rows:
-        made.add_row(*(status_text(cell) if cell in COLOURS else Text("-" if cell is None else cell) for cell in row))
+        made.add_row(
+            *(status_text(cell) if cell in COLOURS else Text("-" if cell is None else plain(cell)) for cell in row)
+        )
     return made
 
 
 def panel(title: str, status: str, lines: Sequence[str]) -> Panel:
     """Return a framed block with a status in its title."""
     head = Text.assemble(f"{title}: ", status_text(status))
-    return Panel(Text("\n".join(lines)), title=head, title_align="left", border_style=COLOURS.get(status, "default"))
+    return Panel(
+        Text(plain("\n".join(lines))), title=head, title_align="left", border_style=COLOURS.get(status, "default")
+    )
 
 
 class PlainProgress:
@@ -211,7 +233,7 @@ class LiveProgress:
         """Print how the load ended above the line."""
         seconds = self._clock.load_done()
         line = Text(f"{self._clock.head()}: ").append(status_text(state)).append(f" after {seconds:.1f} s")
-        self._console.err.print(line.append(f" ({reason})" if reason else ""))
+        self._console.err.print(line.append(f" ({plain(reason)})" if reason else ""))
 
     def say(self, text: str) -> None:
         """Print one line above the drawn one."""

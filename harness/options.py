@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import tempfile
 import time
@@ -17,14 +18,22 @@ import click
 
 from engine.cache import cache_folder
 from harness.console import Console
+from harness.exits import EXIT_EXECUTION, EXIT_INTERRUPTED
 from protocols.errors import AssayError, EngineError
 
-EXIT_OK = 0
-EXIT_USAGE = 2
-EXIT_EXECUTION = 5
-EXIT_INTERRUPTED = 130
 STORE_VARIABLE = "ASSAY_STORE"
 DEFAULT_STORE = Path("assay-store")
+
+
+class FiniteRange(click.FloatRange):
+    """A range of real numbers: click's own lets `nan` pass, because no comparison with it holds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+        """Return the number. Raises a usage error where it is none or out of the range."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +84,10 @@ def command(name: str, *, example: str, with_store: bool = True) -> Callable[[Ca
 
 def guarded(settings: Settings, action: Callable[[], int]) -> int:
     """Run a command's action; turn every error into one clean block and an exit code."""
+    return settings.console.finish(_run(settings, action))
+
+
+def _run(settings: Settings, action: Callable[[], int]) -> int:
     try:
         return action()
     except AssayError as error:
@@ -83,10 +96,6 @@ def guarded(settings: Settings, action: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         settings.console.say("interrupted")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has gone (`assay list | head`): nothing more to say, and nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return EXIT_OK
     except (click.ClickException, click.exceptions.Exit):
         raise
     except Exception as error:  # the last line of defence; the traceback is kept in a file

@@ -16,10 +16,10 @@ from typing import Final
 
 from engine.cache import cache_folder
 from harness.api_key import secret_values
+from harness.exits import EXIT_EXECUTION, EXIT_INTERRUPTED
 from harness.host_guard import HostGuard, hold_host
 from harness.judging import record_judgement, record_report
 from harness.load import INTERRUPTED, MAPPED_AT_START, LoadContext, run_load
-from harness.options import EXIT_EXECUTION, EXIT_INTERRUPTED
 from harness.preflight import Need, check_disk, disk_need_bytes, inspect_host, refuse_or_warn
 from harness.preparation import Prepared, lock_differences, prepare
 from harness.progress import Progress

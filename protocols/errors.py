@@ -30,7 +30,7 @@ class Problem:
 
 
 class AssayError(Exception):
-    """Base of the four families. `str(error)` is one sentence: what was wrong."""
+    """Base of the families. `str(error)` is one sentence: what was wrong."""
 
     exit_code: ClassVar[int] = 5
     family: ClassVar[str] = "assay"
@@ -81,6 +81,13 @@ class ProtocolError(AssayError):
         if not self.problems:
             return super().lines()
         return tuple(problem.line() for problem in self.problems)
+
+
+class UsageError(AssayError):
+    """The command line names something that is not there, or in a form that it does not have (exit code 2)."""
+
+    exit_code: ClassVar[int] = 2
+    family: ClassVar[str] = "usage"
 
 
 class EngineError(AssayError):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from protocols.canonical import canonical_bytes, sha256_hex
 from protocols.gate_schema import (
@@ -307,10 +308,17 @@ class Telemetry(Part):
     """Milliseconds between samples."""
 
 
+def _refuse_boolean(value: object) -> object:
+    """Refuse `true`, which Python counts as 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("literal_error", "Input should be 1", {"expected": "1"})
+    return value
+
+
 class Protocol(Part):
     """The prespecified plan of one campaign."""
 
-    assay: Literal[1]
+    assay: Annotated[Literal[1], BeforeValidator(_refuse_boolean)]
     """Version of the protocol format."""
     id: Identifier
     """Name of the protocol."""

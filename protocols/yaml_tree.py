@@ -235,7 +235,7 @@ class _Builder:
         if event.anchor is not None:
             self._problem(event, f"found the anchor &{event.anchor}, expected a value", "write values out")
         if event.tag is not None:
-            self._problem(event, f"found the tag {event.tag}, expected a plain value", "remove the tag")
+            self._problem(event, f"found the tag {ascii(event.tag)[1:-1]}, expected a plain value", "remove the tag")
 
     def _take_alias(self, event: yaml.AliasEvent) -> None:
         self._problem(event, f"found the alias *{event.anchor}, expected a value", "write the value out")

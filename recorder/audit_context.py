@@ -10,13 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self, TypeVar, cast
 
-from protocols.errors import EvidenceError
+from protocols.errors import EvidenceError, UsageError
 from recorder.blobs import BlobStore
 from recorder.campaign_state import CampaignState, read_campaigns, resolve_campaign
 from recorder.db import Database
 from recorder.files import Files
 from recorder.keys import VerifierKey
-from recorder.ledger import Entry, split_torn
+from recorder.ledger import Entry, parse_entry, split_torn
 from recorder.merkle import Tree
 from recorder.store_lock import is_held, read_holder
 
@@ -149,9 +149,7 @@ class Audit:
 
     def tolerate(self, place: str | Path, *, message: str, expected: object = None, found: object = None) -> None:
         """Report what a killed or running recorder may leave: a note if the store was left open, else a finding."""
-        if self.is_live:
-            return  # the recorder went on while this audit read
-        if self.was_left_open:
+        if self.is_live or self.was_left_open:
             self.notes.append(f"{self._short(place)}: {message}")
         else:
             self.find(place, message=message, expected=expected, found=found)
@@ -164,6 +162,22 @@ class Audit:
         """Return the whole lines of the ledger, and what lies behind the last newline."""
         path = self.root / "ledger.jsonl"
         return split_torn(path.read_bytes() if path.is_file() else b"")
+
+    def entries_by_now(self) -> tuple[Entry, ...]:
+        """Return the entries that were checked, and those that a running recorder added since.
+
+        A file that a recorder writes while this audit reads is named by the ledger, so a held lock
+        excuses nothing.
+        """
+        entries = list(self.entries)
+        if self.is_live:
+            lines, _ = self.read_ledger()
+            for seq in range(len(entries), len(lines)):
+                try:
+                    entries.append(parse_entry(lines[seq], seq=seq))
+                except EvidenceError:
+                    break  # the next audit reads it first and names it
+        return tuple(entries)
 
     def campaigns(self) -> dict[str, CampaignState]:
         """Return every campaign."""
@@ -225,5 +239,5 @@ def _parse_head(head: str | None) -> PinnedHead | None:
         return None
     match = _HEAD.fullmatch(head)
     if match is None:
-        raise EvidenceError(f"{head!r} is no head of a ledger", hint="its form is <entries>:<Merkle root in hex>")
+        raise UsageError(f"{head!r} is no head of a ledger", hint="its form is <entries>:<Merkle root in hex>")
     return PinnedHead(int(match.group(1)), bytes.fromhex(match.group(2)))

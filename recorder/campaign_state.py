@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from protocols.canonical import JsonValue
-from protocols.errors import EvidenceError
+from protocols.errors import EvidenceError, UsageError
 from recorder.ledger import Entry
 
 SealedState = Literal["COMPLETE", "PARTIAL", "INVALID"]
@@ -128,11 +128,11 @@ def _sort_in(state: CampaignState, entry: Entry, where: str) -> None:
 def resolve_campaign(campaigns: Mapping[str, CampaignState], text: str) -> str:
     """Return the campaign that ``latest``, a full name or a unique beginning of one means.
 
-    Raises `EvidenceError` where there is none or more than one.
+    Raises `UsageError` where there is none or more than one.
     """
     names = list(campaigns)
     if not names:
-        raise EvidenceError("the store holds no campaign", hint="run one with `assay run`")
+        raise UsageError("the store holds no campaign", hint="run one with `assay run`")
     if text == "latest":
         return names[-1]
     if text in campaigns:
@@ -141,5 +141,5 @@ def resolve_campaign(campaigns: Mapping[str, CampaignState], text: str) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise EvidenceError(f"there is no campaign {text!r}", hint="list them with `assay list`")
-    raise EvidenceError(f"{text!r} can mean {len(found)} campaigns: {', '.join(found[:4])}", hint="write more of it")
+        raise UsageError(f"there is no campaign {text!r}", hint="list them with `assay list`")
+    raise UsageError(f"{text!r} can mean {len(found)} campaigns: {', '.join(found[:4])}", hint="write more of it")

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from protocols.canonical import JsonValue, sha256_hex
@@ -50,7 +51,7 @@ def _torn_payload(path: Path) -> JsonValue:
     return {"file": path.name, "bytes": len(data), "sha256": sha256_hex(data)}
 
 
-def recorded_torn_files(entries: tuple[Entry, ...]) -> dict[str, str]:
+def recorded_torn_files(entries: Iterable[Entry]) -> dict[str, str]:
     """Return name and SHA-256 of every torn ledger line that is on record."""
     found: dict[str, str] = {}
     for entry in entries:
@@ -73,7 +74,7 @@ def temporary_files(root: Path) -> list[Path]:
     return [path for path in sorted(root.rglob(f"{TEMPORARY_PREFIX}*")) if spool not in path.parents]
 
 
-def referenced_blobs(entries: tuple[Entry, ...]) -> set[str]:
+def referenced_blobs(entries: Iterable[Entry]) -> set[str]:
     """Return the name of every blob that an entry names."""
     return {str(item.get("sha256")) for entry in entries for item in entry.blobs()}
 

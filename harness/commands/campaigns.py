@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from harness.display import show_campaigns, show_files, show_verdict
+from harness.exits import EXIT_OK
 from harness.judging import render_report
-from harness.options import EXIT_OK, Settings, command
+from harness.options import FiniteRange, Settings, command
 from harness.planning import dry_run, make_plan, show_dry_run, show_plan
 from harness.runner import CampaignEnd, resume_campaign, run_campaign
+from protocols.errors import HostError, UsageError
 from protocols.load import find_protocol
 from recorder.store import Store
 from reports.collect import collect_facts
@@ -59,9 +62,7 @@ def resume(settings: Settings, *, campaign: str) -> int:
 
 @command("plan", example="assay plan served-pair\nassay plan my-pair.yaml --noise-pct 2")
 @click.argument("protocol")
-@click.option(
-    "--noise-pct", type=click.FloatRange(min=0.001, max=100), help="Noise of one load, in percent."
-)
+@click.option("--noise-pct", type=FiniteRange(min=0.001, max=100), help="Noise of one load, in percent.")
 def plan(settings: Settings, *, protocol: str, noise_pct: float | None) -> int:
     """Say before anything runs: the loads, how long they take, and what the design can decide."""
     made = make_plan(find_protocol(protocol), settings.store, noise_pct=noise_pct)
@@ -79,14 +80,27 @@ def report(settings: Settings, *, campaign: str, out: Path | None) -> int:
     facts = collect_facts(settings.store, campaign)
     files = render_report(facts)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (out / name).write_bytes(content)
+        _write_files(files, out, settings.store)
         settings.console.say(f"wrote {', '.join(str(out / name) for name in files)}")
     settings.console.result(
         report_document(facts), lambda console: console.show(files["report.md"].decode().rstrip("\n"))
     )
     return EXIT_OK
+
+
+def _write_files(files: Mapping[str, bytes], out: Path, store: Path) -> None:
+    if out.resolve().is_relative_to(store.resolve()):
+        raise UsageError(
+            "the report cannot be written into the store: it holds only what its ledger names",
+            where=str(out),
+            hint="name a folder outside of it",
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (out / name).write_bytes(content)
+    except OSError as error:
+        raise HostError(f"the report cannot be written: {error.strerror}", where=str(error.filename or out)) from None
 
 
 @command("list", example="assay list")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from harness.auditing import audit_document, read_keys, show_audit
-from harness.options import EXIT_OK, Settings, command
+from harness.exits import EXIT_OK
+from harness.options import Settings, command
 from protocols.errors import EvidenceError
 from recorder.audit import LEVELS, Level, audit_store
 

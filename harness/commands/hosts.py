@@ -8,7 +8,8 @@ import click
 
 from harness.console import table
 from harness.doctor import examine
-from harness.options import EXIT_EXECUTION, EXIT_OK, Settings, command
+from harness.exits import EXIT_EXECUTION, EXIT_OK
+from harness.options import Settings, command
 
 
 @command("doctor", example="assay doctor")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
+from harness.auditing import read_key
 from harness.options import Settings, command
-from protocols.errors import EvidenceError, HostError
-from recorder.keys import DEFAULT_NAME, key_home, load_signer, parse_verifier_key, trusted_keys
+from protocols.errors import HostError, UsageError
+from recorder.keys import DEFAULT_NAME, key_home, load_signer, trusted_keys
 
 
 @click.group()
@@ -36,7 +37,7 @@ def make_command(settings: Settings, *, name: str) -> int:
 def show_command(settings: Settings, *, name: str | None) -> int:
     """Show the public half of one own key, or every key that an audit on this machine trusts."""
     if name is not None and not (key_home() / f"{name}.key").exists():
-        raise HostError(f"there is no key {name}", where=str(key_home()), hint=f"`assay key make {name}` makes it")
+        raise UsageError(f"there is no key {name}", where=str(key_home()), hint=f"`assay key make {name}` makes it")
     keys = trusted_keys() if name is None else (load_signer(name).public(),)
     lines = [public.text() for public in keys] or ["no keys yet: `assay key make`"]
     settings.console.result(
@@ -51,13 +52,13 @@ def trust_command(settings: Settings, *, public_key: str) -> int:
     """Trust somebody's public key: audits then say VERIFIED for ledgers that it signed."""
     path = Path(public_key)
     text = path.read_text("ascii", errors="replace").strip() if path.is_file() else public_key
-    verifier = parse_verifier_key(text)
+    verifier = read_key(text)
     file = key_home() / "trusted" / f"{verifier.key_hash.hex()}.pub"
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file.write_text(verifier.text() + "\n", encoding="ascii")
     except (OSError, UnicodeEncodeError) as error:
-        raise EvidenceError(f"the key cannot be kept: {error}", where=str(file)) from None
+        raise HostError(f"the key cannot be kept: {error}", where=str(file)) from None
     settings.console.result({"name": verifier.name, "file": str(file)}, lambda c: c.show(f"trusts {verifier.text()}"))
     return 0
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from harness.options import EXIT_OK, EXIT_USAGE, Settings, command
+from harness.exits import EXIT_OK, EXIT_USAGE
+from harness.options import Settings, command
 from harness.prompts import write_prompt, write_protocol
 from protocols.canonical import sha256_hex
 from protocols.errors import ProtocolError

@@ -120,7 +120,7 @@ def test_list_show_and_report_tell_the_same_campaign(finished: Any) -> None:
 def test_a_campaign_is_found_by_the_beginning_of_its_name(finished: Any) -> None:
     assert finished.run("show", "fake-pair", "--store", finished.store).code == 0
     ended = finished.run("show", "other", "--store", finished.store)
-    assert (ended.code, "there is no campaign 'other'" in ended.err) == (6, True)
+    assert (ended.code, "there is no campaign 'other'" in ended.err) == (2, True)
 
 
 def test_the_store_can_be_named_in_the_environment(finished: Any) -> None:
@@ -177,8 +177,8 @@ def test_keys_are_made_once_shown_and_never_overwritten(world: Any) -> None:
     assert world.run("key", "show", "--json").json() == [{"name": "release", "public_key": made["public_key"]}]
     again = world.run("key", "make", "release")
     assert (again.code, "exists already" in again.err) == (5, True)
-    assert world.run("key", "show", "other").code == 5
-    assert world.run("key", "trust", "nonsense").code == 6
+    assert world.run("key", "show", "other").code == 2
+    assert world.run("key", "trust", "nonsense").code == 2
 
 
 def test_protocols_are_checked_by_name_and_by_file(world: Any) -> None:
@@ -284,3 +284,51 @@ def test_the_root_group_has_no_stub(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("judge", "compare", "bundle", "calibrate", "simulate"):
         assert run_cli([name]) == 2
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("redirect", ["> /dev/full", "| true"])
+def test_output_that_nobody_takes_ends_without_a_traceback(world: Any, redirect: str) -> None:
+    """The shell sees the program's own exit code: 5 where the result is lost, its usual one where nobody reads on."""
+    script = "import sys; from harness.cli import main; sys.argv[0] = 'assay'; main()"
+    line = f"set -o pipefail; '{sys.executable}' -c \"{script}\" protocol schema {redirect}"
+    ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, cwd=world.root)
+    assert ended.returncode == (5 if "full" in redirect else 0)
+    assert "Traceback" not in ended.stderr
+    assert "Exception ignored" not in ended.stderr
+
+
+@pytest.mark.parametrize("noise", ["nan", "inf", "-1"])
+def test_noise_is_a_finite_number_of_the_range(world: Any, noise: str) -> None:
+    assert world.run("plan", "served-pair", "--noise-pct", noise, "--store", world.store).code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "nobody"],
+        ["report", "nobody"],
+        ["resume", "nobody"],
+        ["audit", "--head", "9"],
+        ["audit", "--key", "no key"],
+        ["key", "trust", "no key"],
+        ["key", "show", "nobody"],
+    ],
+)
+def test_what_the_command_line_names_wrongly_is_a_usage_error(world: Any, arguments: list[str]) -> None:
+    assert world.run("run", world.protocol(), "--store", world.store).code in {0, 3}
+    store = [] if arguments[0] == "key" else ["--store", world.store]
+    ended = world.run(*arguments, *store, "--json")
+    assert ended.code == 2
+    assert ended.json()["error"]["family"] == "usage"
+
+
+def test_a_report_goes_neither_into_the_store_nor_to_an_impossible_place(world: Any) -> None:
+    assert world.run("run", world.protocol(), "--store", world.store).code in {0, 3}
+    inside = world.run("report", "--out", world.store / "copies", "--store", world.store)
+    assert inside.code == 2
+    assert "outside" in inside.err
+    assert not (world.store / "copies").exists()
+    (world.root / "file").write_text("x")
+    nowhere = world.run("report", "--out", world.root / "file" / "folder", "--store", world.store)
+    assert nowhere.code == 5
+    assert "cannot be written" in nowhere.err

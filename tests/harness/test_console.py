@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import json
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -17,6 +20,16 @@ from protocols.errors import HostError, Problem, ProtocolError
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+class Full(io.StringIO):
+    def write(self, _: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Gone(io.StringIO):
+    def flush(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
 def play(progress: Any) -> None:
@@ -107,3 +120,63 @@ def test_long_lines_of_tables_and_panels_are_wrapped_and_not_cut(capsys: pytest.
     Console().show(panel("Verdict", "PASS", [words]), table(("reason",), [(words,)]))
     shown = capsys.readouterr().out
     assert shown.count("word59") == 2
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 5), (1, 5), (3, 5), (5, 5), (6, 6), (130, 130)])
+def test_a_result_that_cannot_be_written_is_a_failed_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int, expected: int
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Full())
+    console = Console()
+    console.show("sound")
+    assert console.finish(code) == expected
+    assert "could not be written to standard output: No space left on device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [0, 1, 6])
+def test_a_reader_that_goes_away_changes_no_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Gone())
+    console = Console()
+    console.result({"sound": True}, lambda _: None)
+    console.show("more")
+    assert console.finish(code) == code
+    assert capsys.readouterr().err == ""
+
+
+def test_a_full_standard_error_hides_no_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Full())
+    console = Console(as_json=True)
+    console.warn("other work runs")
+    console.result([1], lambda _: None)
+    assert console.finish(0) == 0
+    assert capsys.readouterr().out == "[\n  1\n]\n"
+
+
+HOSTILE = "a\x1b]0;owned\x07b\x9b2Jc\u202ed\u2028e\r"
+SHOWN = "a\\x1b]0;owned\\x07b\\x9b2Jc\\u202ed\\u2028e\\r"
+
+
+def test_no_text_moves_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    console.show(HOSTILE, table(("a",), [(HOSTILE,)]), panel("t", "PASS", [HOSTILE]))
+    console.say(HOSTILE)
+    console.warn(HOSTILE)
+    console.fail(HostError(HOSTILE, where=HOSTILE, hint=HOSTILE))
+    console.fail(
+        ProtocolError.from_problems("f", [Problem(where=HOSTILE, message="x"), Problem(where="b", message="y")])
+    )
+    shown = capsys.readouterr()
+    assert (shown.out.count(SHOWN), shown.err.count(SHOWN)) == (3, 6)
+    assert not set(shown.out + shown.err) & set("\x1b\x07\x9b\u202e\u2028\r")
+
+
+def test_json_is_ascii_and_means_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    Console(as_json=True).result({"text": HOSTILE}, lambda _: None)
+    shown = capsys.readouterr().out
+    assert shown.isascii()
+    assert "\x1b" not in shown
+    assert json.loads(shown) == {"text": HOSTILE}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protocols.errors import EvidenceError, HostError
+from protocols.errors import EvidenceError, HostError, UsageError
 from recorder import audit as audit_module
 from recorder.audit import LEVELS, audit_store
 from recorder.keys import Signer, load_signer, trusted_keys
@@ -180,7 +180,7 @@ def test_a_store_that_was_rolled_back_passes_without_a_head_and_fails_with_it(st
 
 @pytest.mark.parametrize("head", ["", "5", "05:" + "a" * 64, "5:" + "A" * 64, "x:" + "a" * 64])
 def test_a_head_that_is_none_is_refused(store_root: Path, head: str):
-    with pytest.raises(EvidenceError, match="head"):
+    with pytest.raises(UsageError, match="head"):
         audit_store(store_root, head=head)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -41,3 +42,32 @@ def test_a_folder_in_place_of_the_lock_is_named(store_root: Path):
     (store_root / "store.lock").unlink(missing_ok=True)
     (store_root / "store.lock").mkdir()
     assert audit_store(store_root).findings
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("campaigns/{}/report.md", "the copy is not what was recorded"),
+        ("campaigns/{}/extra.md", "the ledger does not name this file"),
+        ("spool/nobody/wire.bin", "no load was opened for this spool file"),
+    ],
+)
+def test_a_held_lock_excuses_no_forgery(store_root: Path, name: str, message: str):
+    """Whoever can write in a store can also hold its lock."""
+    name = name.format(next((store_root / "campaigns").iterdir()).name)
+    (store_root / name).parent.mkdir(parents=True, exist_ok=True)
+    (store_root / name).write_text("PASS\n")
+    with (store_root / "store.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert places(store_root) == [(name, message)]
+
+
+def test_a_held_lock_makes_a_note_of_what_nobody_names_yet(store_root: Path):
+    stray = store_root / "blobs" / "sha256" / "ab" / ("c" * 62)
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_text("x")
+    with (store_root / "store.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = audit_store(store_root)
+    assert result.is_sound
+    assert f"blobs/sha256/ab/{'c' * 62}: no ledger entry names this blob" in result.notes

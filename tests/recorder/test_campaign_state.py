@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocols.errors import EvidenceError
+from protocols.errors import EvidenceError, UsageError
 from recorder.campaign_state import read_campaigns, resolve_campaign
 from recorder.ledger import FIRST_PREV, encode_entry
 
@@ -60,7 +60,7 @@ def test_names_are_resolved_only_where_they_mean_one_campaign():
     assert resolve_campaign(campaigns, "latest") == "solo"
     assert resolve_campaign(campaigns, "so") == "solo"
     assert resolve_campaign(campaigns, "pair-1-a") == "pair-1-a"
-    with pytest.raises(EvidenceError, match="can mean 2"):
+    with pytest.raises(UsageError, match="can mean 2"):
         resolve_campaign(campaigns, "pair")
-    with pytest.raises(EvidenceError, match="no campaign"):
+    with pytest.raises(UsageError, match="no campaign"):
         resolve_campaign({}, "latest")
