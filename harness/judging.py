@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocols.gates import GateResult, evaluate_gates
+from protocols.gates import GateResult, blocks_wanted, evaluate_gates
 from protocols.schema import Protocol
 from protocols.verdicts import Verdict, combine
 from recorder.campaign import CampaignRecorder
@@ -29,9 +29,25 @@ class Judgement:
 
 def judge(store: Store, campaign_id: str, protocol: Protocol) -> Judgement:
     """Evaluate the locked gates over the recorded evidence. Nothing is recorded."""
-    calibrations = locked_calibrations(store.lock_of(campaign_id))
-    results = evaluate_gates(protocol, store.measurements(campaign_id), calibrations=calibrations)
+    lock = store.lock_of(campaign_id)
+    results = evaluate_gates(
+        protocol,
+        store.measurements(campaign_id),
+        calibrations=locked_calibrations(lock),
+        levels=lock.levels(),
+    )
     return Judgement(results=results, verdict=combine(results))
+
+
+def wanted_blocks(store: Store, campaign_id: str, protocol: Protocol) -> int | None:
+    """Return how many blocks must be complete before a campaign with looks is judged; None where it is decided."""
+    lock = store.lock_of(campaign_id)
+    return blocks_wanted(
+        protocol,
+        store.measurements(campaign_id),
+        calibrations=locked_calibrations(lock),
+        levels=lock.levels(),
+    )
 
 
 def record_judgement(store: Store, recorder: CampaignRecorder, protocol: Protocol) -> Judgement:

@@ -88,6 +88,7 @@ def prepare(loaded: LoadedProtocol, *, base: Path, cache: Path, log: Log) -> Pre
             for gate in protocol.gates
             if isinstance(gate, LossGate)
         ),
+        looks=locks.locked_looks(protocol),
         versions=locks.judge_versions(assay_version()),
         text_blobs={name: sha256_hex(blob) for name, blob in texts.items()},
     )

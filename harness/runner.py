@@ -18,7 +18,7 @@ from engine.cache import cache_folder
 from harness.api_key import secret_values
 from harness.exits import EXIT_EXECUTION, EXIT_INTERRUPTED
 from harness.host_guard import HostGuard, hold_host
-from harness.judging import record_judgement, record_report
+from harness.judging import record_judgement, record_report, wanted_blocks
 from harness.load import INTERRUPTED, MAPPED_AT_START, LoadContext, run_load
 from harness.preflight import Need, check_disk, disk_need_bytes, inspect_host, refuse_or_warn
 from harness.preparation import Prepared, lock_differences, prepare
@@ -26,6 +26,7 @@ from harness.progress import Progress
 from harness.signals import term_as_interrupt, uninterrupted
 from protocols.errors import HostError
 from protocols.load import LoadedProtocol, load_protocol, parse_protocol
+from protocols.looks import look_blocks
 from protocols.measurements import ARMS
 from protocols.schedule import Position
 from recorder.campaign import CampaignRecorder
@@ -214,9 +215,16 @@ class _Campaign:
             deadline_s=time.monotonic() + limit_s,
         )
         self._progress.begin(campaign_id=self._recorder.campaign_id, n_positions=len(positions), n_done=len(done))
+        looks = look_blocks(self._prepared.protocol.schedule)
+        wanted: int | None = 0
         for position in positions:
             if position.index in done:
                 continue
+            if looks and wanted is not None and (position.block or 0) > wanted:
+                wanted = wanted_blocks(self._store, self._recorder.campaign_id, self._prepared.protocol)
+            if wanted is None:
+                self._progress.say("decided at a look: the blocks that are left are not needed")
+                return None
             reason = self._refusal(context)
             if reason is None:
                 reason = self._run_one(context, position)
@@ -228,6 +236,9 @@ class _Campaign:
         """Say why the next load must not start, or None."""
         if time.monotonic() >= context.deadline_s:
             return f"the campaign's time of {self._prepared.protocol.limits.campaign_min} minutes is over"
+        most = self._prepared.protocol.limits.loads
+        if most is not None and self._recorder.started_loads() >= most:
+            return f"the campaign's {most} loads are used up"
         disk = check_disk(self._store.root, _load_disk_bytes(self._prepared))
         if disk.effect == "refuse":
             return f"{disk.message}: found {disk.found}, needs {disk.expected}"

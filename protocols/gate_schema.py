@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -83,6 +83,9 @@ class LossGate(Part):
     """Level of each one-sided bound."""
     after: Annotated[tuple[Identifier, ...], Field(strict=False)] = ()
     """Gates that must PASS first; else the speeds are not comparable."""
+    equivalence: bool = False
+    """Whether a gain of the margin or more is not acceptable either: two one-sided tests (TOST)."""
+    LATER: ClassVar[frozenset[str]] = frozenset({"equivalence"})
 
 
 class MirrorGapGate(Part):

@@ -6,12 +6,13 @@ A load that is partial, invalid or absent never gives a number. Every gate asks 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocols.measurements import CampaignMeasurements, LoadMeasurement, RequestMeasurement
 from protocols.metrics import measured_requests
 from protocols.schedule import Position, expand_schedule
 from protocols.schema import Protocol, Workload
+from protocols.validity import invalid_blocks, unchecked_readings
 
 NAMED_AT_MOST = 4
 """How many items a sentence names before it says how many more there are."""
@@ -28,12 +29,19 @@ class View:
     missing_loads: tuple[str, ...]
     """A phrase for each position without a COMPLETE load, and for each load outside the schedule."""
     invalid_loads: tuple[str, ...]
-    """Labels of positions whose load broke a validity rule and was not done again."""
+    """Labels of positions whose load did not run what was locked, and was not done again."""
+    blocks: int | None = None
+    """The blocks that this view ends with, at a look; None for the whole schedule."""
+    invalid_blocks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Blocks that a rule about the host takes out of the losses, each with why."""
+    unchecked: tuple[str, ...] = ()
+    """Readings of rules about the host that some load does not have."""
 
     @classmethod
-    def of(cls, protocol: Protocol, measurements: CampaignMeasurements) -> View:
-        """Lay the measurements over the protocol's schedule."""
-        positions = expand_schedule(protocol.schedule)
+    def of(cls, protocol: Protocol, measurements: CampaignMeasurements, *, blocks: int | None = None) -> View:
+        """Lay the measurements over the protocol's schedule, up to a number of blocks where one is given."""
+        every = expand_schedule(protocol.schedule)
+        positions = tuple(place for place in every if blocks is None or (place.block or 0) <= blocks)
         by_index = {position.index: position for position in positions}
         complete: dict[int, LoadMeasurement] = {}
         missing: list[str] = []
@@ -49,14 +57,20 @@ class View:
                 invalid.append(position.label)
         for load in measurements.loads:
             place = by_index.get(load.index)
+            if place is None and load.index < len(every) and _is_at(load, every[load.index]):
+                continue  # beyond this look
             if place is None or not _is_at(load, place):
                 missing.append(f"{load.label} stands outside the schedule")
+        measured = [complete[place.index] for place in positions if place.index in complete and not place.is_burn_in]
         return cls(
             protocol=protocol,
             positions=positions,
             loads=complete,
             missing_loads=tuple(missing),
             invalid_loads=tuple(invalid),
+            blocks=blocks,
+            invalid_blocks=invalid_blocks(measured, protocol.validity),
+            unchecked=unchecked_readings(measured, protocol.validity),
         )
 
     def measured_loads(self) -> tuple[LoadMeasurement, ...]:
@@ -64,6 +78,10 @@ class View:
         return tuple(
             self.loads[place.index] for place in self.positions if place.index in self.loads and not place.is_burn_in
         )
+
+    def planned_blocks(self) -> int:
+        """Return how many blocks the whole schedule has; 0 where it is not made of blocks."""
+        return max((place.block or 0 for place in expand_schedule(self.protocol.schedule)), default=0)
 
     def missing_requests(self, workload: Workload) -> tuple[str, ...]:
         """Return a phrase for each load whose requests of one workload are not all there and not all answered."""

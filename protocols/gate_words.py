@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from protocols.canonical import decimal_text
-from protocols.stats import LossFit
+from protocols.decision import LossJudgement
+from protocols.stats import LossFit, gain_of
 
 
-def decision_sentence(metric: str, fit: LossFit, decision: str, margin_pct: Decimal, limits: Sequence[str]) -> str:
+def decision_sentence(
+    metric: str,
+    fit: LossFit,
+    decision: str,
+    margin_pct: Decimal,
+    limits: Sequence[str],
+    *,
+    equivalence: bool = False,
+) -> str:
     """Return what was found, how sure it is, and why it is not decided where it is not.
 
     `metric` is a word for the rate, `limits` are the phrases that keep the campaign from more than a screen.
@@ -17,6 +26,8 @@ def decision_sentence(metric: str, fit: LossFit, decision: str, margin_pct: Deci
     margin = f"the margin of {decimal_text(margin_pct)} %"
     found = f"The candidate's {metric} is {_change_words(fit.loss)} than the baseline's (estimate)"
     sure = f"with {_confidence(fit.alpha)} % confidence"
+    if equivalence and decision in {"PASS", "FAIL"} and fit.loss_low is not None and fit.loss_high is not None:
+        return f"{found}; {_equivalence_words(fit, decision, sure, margin)}"
     if decision == "PASS":
         sentence = f"{found}; {sure} {_high_words(fit)}, under {margin}."
         if fit.loss_low is not None and fit.loss_low > 0:
@@ -28,6 +39,39 @@ def decision_sentence(metric: str, fit: LossFit, decision: str, margin_pct: Deci
     if decision == "SCREEN_ONLY":
         return f"{found}, under {margin}; but {' and '.join(limits)}: screened only, not qualified."
     return f"{found}; {_undecided(fit, sure, margin)}"
+
+
+def _equivalence_words(fit: LossFit, decision: str, sure: str, margin: str) -> str:
+    low, high = fit.loss_low or 0.0, fit.loss_high or 0.0
+    if decision == "PASS":
+        return (
+            f"{sure} on each side it loses at most {_percent(max(high, 0.0))} % and gains at most "
+            f"{_percent(max(gain_of(low), 0.0))} %, both under {margin}: the two are equivalent."
+        )
+    side = f"loses at least {_percent(low)} %" if low > 0 else f"gains at least {_percent(gain_of(high))} %"
+    return f"{sure} it {side}, above {margin}: the two are not equivalent."
+
+
+def look_sentence(judgement: LossJudgement, planned: int) -> str:
+    """Return at which look the decision fell, and at which level its bounds were taken."""
+    last = judgement.looks[-1]
+    place = f"after {last.look.blocks} of {planned} blocks, look {len(judgement.looks)}"
+    level = f"each bound at level {last.look.level:.6g}, fixed in the lock"
+    if judgement.decision in {"PASS", "FAIL"}:
+        return f"Decided {place} ({level})."
+    return f"Not decided {place} ({level})."
+
+
+def invalid_sentence(blocks: Mapping[int, Sequence[str]], whole: LossJudgement | None = None) -> str:
+    """Return which blocks a rule about the host took out, and what all blocks together would have said."""
+    named = ", ".join(f"block {block} ({'; '.join(reasons)})" for block, reasons in blocks.items())
+    sentence = f"Left out by rules fixed beforehand: {named}."
+    if whole is None:
+        return sentence
+    bounds = ""
+    if whole.fit.loss_low is not None and whole.fit.loss_high is not None:
+        bounds = f", bounds {_percent(whole.fit.loss_low)} % to {_percent(whole.fit.loss_high)} %"
+    return f"{sentence} With every block the loss would be {_percent(whole.fit.loss)} %{bounds}: {whole.decision}."
 
 
 def _undecided(fit: LossFit, sure: str, margin: str) -> str:

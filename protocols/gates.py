@@ -5,7 +5,7 @@ Equal work comes first: a speed gate names in `after` the gates that must PASS b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from protocols.errors import ProtocolError
 from protocols.gate_schema import (
@@ -26,27 +26,78 @@ from protocols.gates_exact import (
     evaluate_equal_work,
     evaluate_exact_tokens,
 )
-from protocols.gates_speed import evaluate_loss, evaluate_mirror_gap, evaluate_screen_loss
+from protocols.gates_screen import evaluate_mirror_gap, evaluate_screen_loss
+from protocols.gates_speed import evaluate_loss
+from protocols.looks import Look, look_blocks, looks_of
 from protocols.measurements import CampaignMeasurements
 from protocols.results import GateResult, GateStatus
 from protocols.schema import Protocol
 from protocols.stats import Calibration
 
-__all__ = ["Calibrations", "GateResult", "GateStatus", "evaluate_gates"]
+__all__ = ["Calibrations", "GateResult", "GateStatus", "Levels", "blocks_wanted", "evaluate_gates"]
 
 Calibrations = Mapping[tuple[str, str], Calibration]
 """Calibrated noise of a load of this host, by (workload, metric)."""
 
+Levels = Mapping[str, Sequence[Look]]
+"""The looks of each loss gate by its id, with the levels that the lock froze."""
+
 
 def evaluate_gates(
-    protocol: Protocol, measurements: CampaignMeasurements, *, calibrations: Calibrations | None = None
+    protocol: Protocol,
+    measurements: CampaignMeasurements,
+    *,
+    calibrations: Calibrations | None = None,
+    levels: Levels | None = None,
 ) -> tuple[GateResult, ...]:
     """Evaluate every gate of the protocol and return the results in the protocol's order.
 
-    `calibrations` are those of the lock; without them, designs of few loads are screens. ProtocolError where gates
-    wait for each other or for a gate that does not exist: a loaded protocol has neither.
+    `calibrations` and `levels` are those of the lock; without calibrations, designs of few loads are screens. With
+    looks, the gates are evaluated as at the first look that ended the campaign, whatever was measured after it.
+    ProtocolError where gates wait for each other or for a gate that does not exist: a loaded protocol has neither.
     """
-    view = View.of(protocol, measurements)
+    looks = look_blocks(protocol.schedule)
+    for blocks in looks[:-1]:
+        view = View.of(protocol, measurements, blocks=blocks)
+        results = _evaluate_view(view, calibrations or {}, levels or {})
+        if view.missing_loads or not _wants_more(results):
+            return results
+    return _evaluate_view(View.of(protocol, measurements), calibrations or {}, levels or {})
+
+
+def blocks_wanted(
+    protocol: Protocol,
+    measurements: CampaignMeasurements,
+    *,
+    calibrations: Calibrations | None = None,
+    levels: Levels | None = None,
+) -> int | None:
+    """Return how many blocks must be complete before the next judgement; None where the gates are decided.
+
+    ValueError for a protocol without looks: all its loads are wanted, and there is nothing to ask.
+    """
+    looks = look_blocks(protocol.schedule)
+    if not looks:
+        raise ValueError("the protocol has no looks")
+    for blocks in looks:
+        view = View.of(protocol, measurements, blocks=blocks)
+        if view.missing_loads:
+            return blocks
+        if not _wants_more(_evaluate_view(view, calibrations or {}, levels or {})):
+            return None
+    return None
+
+
+def _wants_more(results: Sequence[GateResult]) -> bool:
+    """Return whether further blocks could change the verdict: a required loss is open, and nothing else decides."""
+    required = [result for result in results if result.required]
+    if any(result.status in {"FAIL", "NOT_RUN", "NOT_COMPARABLE"} for result in required):
+        return False
+    return any(result.kind == "loss" and result.status == "INCONCLUSIVE" for result in required)
+
+
+def _evaluate_view(view: View, calibrations: Calibrations, levels: Levels) -> tuple[GateResult, ...]:
+    protocol = view.protocol
     done: dict[str, GateResult] = {}
     waiting = {gate.id: gate for gate in protocol.gates}
     while waiting:
@@ -54,7 +105,7 @@ def evaluate_gates(
         if not ready:
             raise ProtocolError(f"the gates {', '.join(sorted(waiting))} wait for gates that never come", where="gates")
         for gate in ready:
-            done[gate.id] = _evaluate(gate, view, done, calibrations or {})
+            done[gate.id] = _evaluate(gate, view, done, calibrations, levels)
             del waiting[gate.id]
     return tuple(done[gate.id] for gate in protocol.gates)
 
@@ -63,7 +114,9 @@ def _after(gate: Gate) -> tuple[str, ...]:
     return gate.after if isinstance(gate, LossGate) else ()
 
 
-def _evaluate(gate: Gate, view: View, done: Mapping[str, GateResult], calibrations: Calibrations) -> GateResult:
+def _evaluate(
+    gate: Gate, view: View, done: Mapping[str, GateResult], calibrations: Calibrations, levels: Levels
+) -> GateResult:
     match gate:
         case CompletenessGate():
             return evaluate_completeness(gate, view)
@@ -76,7 +129,8 @@ def _evaluate(gate: Gate, view: View, done: Mapping[str, GateResult], calibratio
         case ColdCacheGate():
             return evaluate_cold_cache(gate, view)
         case LossGate():
-            return evaluate_loss(gate, view, done, calibrations.get((gate.workload, gate.metric)))
+            looks = levels.get(gate.id) or looks_of(view.protocol.schedule, float(gate.alpha))
+            return evaluate_loss(gate, view, done, calibrations.get((gate.workload, gate.metric)), looks)
         case MirrorGapGate():
             return evaluate_mirror_gap(gate, view)
         case _:

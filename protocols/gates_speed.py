@@ -1,120 +1,121 @@
-"""Gates over rates: the loss with its interval, and the older point screens."""
+"""The loss gate: the candidate's loss with its interval, at every look, with and without invalid blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from protocols import screens
 from protocols.canonical import JsonValue, decimal_text, real_text
-from protocols.gate_schema import LossGate, MirrorGapGate, ScreenLossGate
+from protocols.decision import LossJudgement, LossRule, judge_loss
+from protocols.gate_rates import METRIC_WORDS, Rates, rates_of, speed_result
+from protocols.gate_schema import LossGate
 from protocols.gate_view import View, some_of
-from protocols.gate_words import decision_sentence
+from protocols.gate_words import decision_sentence, invalid_sentence, look_sentence
+from protocols.looks import Look
 from protocols.measurements import ARMS
-from protocols.metrics import Clock, LoadRate, choose_clock, load_rate, rate_per_s
+from protocols.metrics import rate_per_s
 from protocols.results import GateResult, GateStatus
-from protocols.stats import Calibration, LossFit, Observation, decide_loss, fit_loss, is_loss_detected
-
-_SpeedGate = LossGate | MirrorGapGate | ScreenLossGate
-
-METRIC_WORDS = {"prefill_rate": "prefill rate", "generation_rate": "generation rate"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rates:
-    """One metric of every measured load, on one clock, in schedule order."""
-
-    clock: Clock
-    loads: tuple[LoadRate, ...]
-
-    def of_arm(self, arm: str, block: int | None = None) -> list[float]:
-        """Return the rates of one arm, of one block or of all, in order."""
-        return [load.rate for load in self.loads if load.arm == arm and (block is None or load.block == block)]
-
-    def payload(self, gate: _SpeedGate) -> dict[str, JsonValue]:
-        """Return what every speed gate records of its inputs."""
-        return {
-            "workload": gate.workload,
-            "metric": gate.metric,
-            "clock": self.clock,
-            "loads": [load.payload() for load in self.loads],
-            "timing_disagreements": [load.label for load in self.loads if load.timing_disagreement],
-        }
-
-
-def _result(
-    gate: _SpeedGate,
-    status: GateStatus,
-    reason: str,
-    inputs: Mapping[str, JsonValue],
-    *,
-    threshold: str | None = None,
-    margin: str | None = None,
-) -> GateResult:
-    return GateResult(
-        id=gate.id,
-        kind=gate.kind,
-        status=status,
-        required=gate.required,
-        reason=reason,
-        inputs=inputs,
-        threshold=threshold,
-        margin=margin,
-    )
-
-
-def rates_of(view: View, gate: _SpeedGate) -> Rates | str:
-    """Return the rates that a gate needs, or a phrase that says why they do not exist."""
-    loads = view.measured_loads()
-    words = METRIC_WORDS[gate.metric]
-    absent = [arm for arm in ARMS if not any(load.arm == arm for load in loads)]
-    if absent:
-        return f"the schedule has no measured load of the {' and the '.join(absent)}"
-    clock = choose_clock(loads, gate.workload, gate.metric)
-    if clock is None:
-        return f"neither the server's nor the client's times of the {words} cover every load"
-    found = [(load.label, load_rate(load, gate.workload, gate.metric, clock)) for load in loads]
-    undefined = [label for label, rate in found if rate is None]
-    if undefined:
-        return f"the {words} is not defined in {some_of(undefined)} (too few tokens, or their count is unknown)"
-    return Rates(clock=clock, loads=tuple(rate for _, rate in found if rate is not None))
+from protocols.schema import BlocksSchedule
+from protocols.stats import Calibration, LossFit, Observation, fit_loss, is_loss_detected
 
 
 def evaluate_loss(
-    gate: LossGate, view: View, done: Mapping[str, GateResult], calibration: Calibration | None
+    gate: LossGate,
+    view: View,
+    done: Mapping[str, GateResult],
+    calibration: Calibration | None,
+    looks: Sequence[Look] = (),
 ) -> GateResult:
-    """Judge non-inferiority: the candidate's loss against the margin, with its one-sided bounds.
+    """Judge non-inferiority (or equivalence): the candidate's loss against the margin, with its one-sided bounds.
 
     In this order: INCONCLUSIVE where loads or requests are missing, NOT_COMPARABLE where a gate in `after` did not
-    PASS, NOT_RUN where the rate is not defined, and then what the fit says.
+    PASS, NOT_RUN where the rate is not defined, and then what the fit says, without the blocks that a rule about the
+    host made invalid.
     """
     margin = decimal_text(gate.margin_pct)
     missing = view.missing_for(gate.workload)
     if missing is not None:
-        return _result(gate, "INCONCLUSIVE", f"No loss is computed: {missing}.", {}, margin=margin)
+        return speed_result(gate, "INCONCLUSIVE", f"No loss is computed: {missing}.", {}, margin=margin)
     blockers = [f"{name} is {done[name].status}" for name in gate.after if done[name].status != "PASS"]
     if blockers:
         reason = f"The speeds are not comparable, because {some_of(blockers)}: equal work comes first."
-        return _result(gate, "NOT_COMPARABLE", reason, {"blocked_by": list(blockers)}, margin=margin)
+        return speed_result(gate, "NOT_COMPARABLE", reason, {"blocked_by": list(blockers)}, margin=margin)
     rates = rates_of(view, gate)
     if isinstance(rates, str):
-        return _result(gate, "NOT_RUN", f"No loss is computed: {rates}.", {}, margin=margin)
-    fit = fit_loss(_observations(rates), alpha=float(gate.alpha), calibration=calibration)
-    decision: GateStatus = decide_loss(fit, float(gate.margin_pct / 100))
+        return speed_result(gate, "NOT_RUN", f"No loss is computed: {rates}.", {}, margin=margin)
+    rule = _rule(gate, view, looks)
+    kept = rates.without(view.invalid_blocks)
+    if not kept.loads:
+        reason = f"No loss is computed: {invalid_sentence(view.invalid_blocks)}"
+        return speed_result(gate, "INCONCLUSIVE", reason, _validity_payload(view), margin=margin)
+    return _judged(gate, view, rates, kept, judge_loss(_observations(kept), rule, calibration=calibration), rule)
+
+
+def _rule(gate: LossGate, view: View, looks: Sequence[Look]) -> LossRule:
+    schedule = view.protocol.schedule
+    return LossRule(
+        margin=float(gate.margin_pct / 100),
+        alpha=float(gate.alpha),
+        equivalence=gate.equivalence,
+        looks=tuple(look for look in looks if view.blocks is None or look.blocks <= view.blocks),
+        stopping=schedule.stopping if isinstance(schedule, BlocksSchedule) else "spent",
+    )
+
+
+def _judged(
+    gate: LossGate, view: View, rates: Rates, kept: Rates, judgement: LossJudgement, rule: LossRule
+) -> GateResult:
+    fit = judgement.fit
+    decision: GateStatus = judgement.decision
     limits = _limits_of(view, fit)
     if decision == "PASS" and limits:
         decision = "SCREEN_ONLY"
-    inputs = {
-        **rates.payload(gate),
+    if decision == "SCREEN_ONLY" and view.invalid_blocks and not fit.can_qualify:
+        decision = "INCONCLUSIVE"  # the design could have decided; what is left of it cannot
+    inputs: dict[str, JsonValue] = {
+        **kept.payload(gate),
         **fit_payload(fit),
-        **_companions(rates, fit),
+        **_companions(kept, fit),
         "loss_detected": is_loss_detected(fit),
+        "limits": list(limits),
     }
-    inputs["limits"] = list(limits)
-    reason = decision_sentence(METRIC_WORDS[gate.metric], fit, decision, gate.margin_pct, limits)
-    if rates.clock == "server" and inputs["timing_disagreements"]:
+    reason = decision_sentence(
+        METRIC_WORDS[gate.metric], fit, decision, gate.margin_pct, limits, equivalence=gate.equivalence
+    )
+    if gate.equivalence:
+        inputs["equivalence"] = True
+    if rule.looks:
+        inputs["looks"] = [_look_payload(one.look, one.fit, one.decision) for one in judgement.looks]
+        reason += f" {look_sentence(judgement, view.planned_blocks())}"
+    if view.protocol.validity:
+        inputs |= _validity_payload(view)
+        if view.unchecked:
+            reason += f" Rules about the host that could not be checked here: {some_of(view.unchecked)}."
+    if view.invalid_blocks:
+        whole = judge_loss(_observations(rates), rule)
+        inputs["all_blocks"] = {**fit_payload(whole.fit), "decision": whole.decision}
+        reason += f" {invalid_sentence(view.invalid_blocks, whole)}"
+    if kept.clock == "server" and inputs["timing_disagreements"]:
         reason += " The engine's own times and the client's disagree in some loads; see the inputs."
-    return _result(gate, decision, reason, inputs, margin=margin)
+    return speed_result(gate, decision, reason, inputs, margin=decimal_text(gate.margin_pct))
+
+
+def _look_payload(look: Look, fit: LossFit, decision: str) -> dict[str, JsonValue]:
+    return {
+        "blocks": look.blocks,
+        "level": real_text(look.level),
+        "loss_pct": real_text(100 * fit.loss),
+        "loss_low_pct": _percent_or_none(fit.loss_low),
+        "loss_high_pct": _percent_or_none(fit.loss_high),
+        "decision": decision,
+    }
+
+
+def _validity_payload(view: View) -> dict[str, JsonValue]:
+    return {
+        "invalid_blocks": [{"block": block, "broken": list(reasons)} for block, reasons in view.invalid_blocks.items()],
+        "unchecked_readings": list(view.unchecked),
+    }
 
 
 def _observations(rates: Rates, *, client: bool = False) -> list[Observation]:
@@ -123,7 +124,8 @@ def _observations(rates: Rates, *, client: bool = False) -> list[Observation]:
         rate = load.rate
         if client and load.client_ns is not None:
             rate = rate_per_s(load.tokens, load.client_ns)
-        seen.append(Observation(index=load.index, is_candidate=load.arm == "candidate", rate=rate))
+        is_candidate = load.arm == "candidate"
+        seen.append(Observation(index=load.index, is_candidate=is_candidate, rate=rate, block=load.block))
     return seen
 
 
@@ -174,58 +176,3 @@ def _companions(rates: Rates, fit: LossFit) -> dict[str, JsonValue]:
         client = fit_loss(_observations(rates, client=True), alpha=fit.alpha)
         companions["client_loss_pct"] = real_text(100 * client.loss)
     return companions
-
-
-def evaluate_mirror_gap(gate: MirrorGapGate, view: View) -> GateResult:
-    """Judge whether the two halves of each block agree: the largest gap is at most the limit, exactly it included."""
-    limit = decimal_text(gate.limit_pp)
-    missing = view.missing_for(gate.workload)
-    if missing is not None:
-        return _result(gate, "INCONCLUSIVE", f"No mirror gap is computed: {missing}.", {}, threshold=limit)
-    rates = rates_of(view, gate)
-    if isinstance(rates, str):
-        return _result(gate, "NOT_RUN", f"No mirror gap is computed: {rates}.", {}, threshold=limit)
-    blocks = sorted({load.block for load in rates.loads if load.block is not None})
-    if not blocks or any(load.block is None for load in rates.loads):
-        reason = "No mirror gap is computed: the schedule is not made of mirrored blocks."
-        return _result(gate, "NOT_RUN", reason, rates.payload(gate), threshold=limit)
-    rows: list[JsonValue] = []
-    gaps: dict[int, float] = {}
-    for block in blocks:
-        pair = rates.of_arm("baseline", block), rates.of_arm("candidate", block)
-        first, second = screens.mirror_changes_pct(*pair)
-        gaps[block] = screens.mirror_gap_pp(*pair)
-        rows.append(
-            {
-                "block": block,
-                "first_change_pct": real_text(first),
-                "second_change_pct": real_text(second),
-                "gap_pp": real_text(gaps[block]),
-            }
-        )
-    worst = max(gaps, key=lambda block: gaps[block])
-    inputs = {**rates.payload(gate), "blocks": rows, "gap_pp": real_text(gaps[worst])}
-    is_within = screens.is_gap_within(gaps[worst], float(gate.limit_pp))
-    reason = (
-        f"The halves of block {worst} disagree by {gaps[worst]:.2f} percentage points in the "
-        f"{METRIC_WORDS[gate.metric]}, {'within' if is_within else 'over'} the limit of {limit}; this is about drift."
-    )
-    return _result(gate, "PASS" if is_within else "FAIL", reason, inputs, threshold=limit)
-
-
-def evaluate_screen_loss(gate: ScreenLossGate, view: View) -> GateResult:
-    """Apply the older point screen to the pooled change: a loss of exactly the limit fails, less is SCREEN_ONLY."""
-    limit = decimal_text(gate.max_loss_pct)
-    missing = view.missing_for(gate.workload)
-    if missing is not None:
-        return _result(gate, "INCONCLUSIVE", f"No change is computed: {missing}.", {}, threshold=limit)
-    rates = rates_of(view, gate)
-    if isinstance(rates, str):
-        return _result(gate, "NOT_RUN", f"No change is computed: {rates}.", {}, threshold=limit)
-    change = screens.pooled_change_pct(rates.of_arm("baseline"), rates.of_arm("candidate"))
-    inputs = {**rates.payload(gate), "pooled_change_pct": real_text(change)}
-    words = f"The pooled change of the {METRIC_WORDS[gate.metric]} is {change:+.2f} %"
-    if screens.is_loss_within(change, float(gate.max_loss_pct)):
-        reason = f"{words}, a loss under the limit of {limit} %: a screen, which can reject but never qualify."
-        return _result(gate, "SCREEN_ONLY", reason, inputs, threshold=limit)
-    return _result(gate, "FAIL", f"{words}, a loss not under the limit of {limit} %.", inputs, threshold=limit)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import platform
 from importlib import metadata
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from protocols.canonical import MAX_INTEGER, canonical_bytes, parse_real, sha256_hex
+from protocols.canonical import MAX_INTEGER, canonical_bytes, parse_real, real_text, sha256_hex
 from protocols.errors import EvidenceError
+from protocols.looks import Look, looks_of
 from protocols.schedule import Position
+from protocols.schema import LossGate, Protocol
 from protocols.stats import Calibration
 from protocols.vocabulary import Identifier, Metric, Part, PlainDecimal, Sha256
 
@@ -112,6 +114,14 @@ class LockedMargin(Part):
     alpha: PlainDecimal
 
 
+class LockedLook(Part):
+    """A look of a loss gate and the level of its bounds, spent before anything is measured."""
+
+    gate: Identifier
+    blocks: Annotated[int, Field(ge=1)]
+    level: RealText
+
+
 class Lock(Part):
     """The first ledger entry of a campaign."""
 
@@ -129,10 +139,12 @@ class Lock(Part):
     seed_commitment: Sha256 | None
     margins: Annotated[tuple[LockedMargin, ...], Field(strict=False)] = ()
     calibrations: Annotated[tuple[LockedCalibration, ...], Field(strict=False)] = ()
+    looks: Annotated[tuple[LockedLook, ...], Field(strict=False)] = ()
     versions: dict[str, Word]
     """Versions of Assay, Python and the libraries that judge."""
     text_blobs: dict[str, Sha256] = Field(default_factory=dict)
     """Name of a free text, and the SHA-256 of its salted blob."""
+    LATER: ClassVar[frozenset[str]] = frozenset({"looks"})
 
     def lock_bytes(self) -> bytes:
         """Return the RFC 8785 bytes of the lock: what is written, hashed and signed."""
@@ -144,6 +156,14 @@ class Lock(Part):
             (row.workload, row.metric): Calibration(sigma=parse_real(row.sigma), df=row.df) for row in self.calibrations
         }
 
+    def levels(self) -> dict[str, tuple[Look, ...]]:
+        """Return the looks of each loss gate, as the gates take them."""
+        found: dict[str, tuple[Look, ...]] = {}
+        for row in self.looks:
+            look = Look(blocks=row.blocks, level=parse_real(row.level))
+            found[row.gate] = (*found.get(row.gate, ()), look)
+        return found
+
     def sha256(self) -> str:
         """Return the SHA-256 of `lock_bytes()`: the lock hash that every later record carries."""
         return sha256_hex(self.lock_bytes())
@@ -152,6 +172,16 @@ class Lock(Part):
 def locked_positions(positions: tuple[Position, ...]) -> tuple[LockedPosition, ...]:
     """Return the expanded schedule as it stands in a lock."""
     return tuple(LockedPosition.model_validate(position.payload()) for position in positions)
+
+
+def locked_looks(protocol: Protocol) -> tuple[LockedLook, ...]:
+    """Return the looks of every loss gate with their levels, computed now, as they stand in a lock."""
+    return tuple(
+        LockedLook(gate=gate.id, blocks=look.blocks, level=real_text(look.level))
+        for gate in protocol.gates
+        if isinstance(gate, LossGate)
+        for look in looks_of(protocol.schedule, float(gate.alpha))
+    )
 
 
 def parse_lock(data: bytes) -> Lock:

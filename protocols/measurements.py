@@ -60,6 +60,8 @@ class LoadMeasurement:
     """None where the load was never started."""
     reason: str | None = None
     requests: tuple[RequestMeasurement, ...] = ()
+    host: Mapping[str, int] | None = None
+    """Counts of the host over the load's time, by the names of `vocabulary.HostReading`; None without telemetry."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ that name unknown workloads) are judged in `semantics.py`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
@@ -24,8 +24,10 @@ from protocols.gate_schema import (
     ScreenLossGate,
 )
 from protocols.measurements import Arm as ArmName
+from protocols.schedule_schema import BlocksSchedule, ExplicitSchedule, Schedule
 from protocols.vocabulary import (
     FileName,
+    HostReading,
     Identifier,
     KvMode,
     KvType,
@@ -74,6 +76,7 @@ __all__ = [
     "SettingsOverride",
     "Sha256",
     "Telemetry",
+    "ValidityRule",
     "VerdictStatus",
     "Warmup",
     "WorkField",
@@ -228,38 +231,6 @@ class Arms(Part):
     """The engine that may replace it."""
 
 
-class BlocksSchedule(Part):
-    """Blocks of four fresh loads, each baseline, candidate, candidate, baseline or its mirror."""
-
-    kind: Literal["blocks"]
-    """Says that the order is made of mirrored blocks."""
-    blocks: int = Field(ge=1, le=64)
-    """Number of blocks of four loads."""
-    order: Literal["coin", "abba", "baab"] = "coin"
-    """Which mirror each block takes: by committed coin, or always the stated one."""
-    seed: int = Field(default=0, ge=0, le=2**53 - 1)
-    """Seed of the coins; the lock commits to it before the first load."""
-    burn_in: bool = True
-    """Whether one discarded baseline load comes first, because a host's first load is often slow."""
-
-
-LoadLabel = Annotated[str, StringConstraints(pattern=r"^[AC][1-9][0-9]{0,2}$")]
-
-
-class ExplicitSchedule(Part):
-    """Loads in exactly the stated order."""
-
-    kind: Literal["explicit"]
-    """Says that the order is written out."""
-    order: Annotated[tuple[LoadLabel, ...], Field(strict=False, max_length=256)]
-    """Labels such as A1, C1, C2, A2: A is the baseline, C the candidate, numbered from 1 in each arm."""
-    burn_in: bool = False
-    """Whether one discarded baseline load comes first."""
-
-
-Schedule = Annotated[BlocksSchedule | ExplicitSchedule, Field(discriminator="kind")]
-
-
 class Warmup(Part):
     """Requests that are sent and recorded before the measured ones, and excluded from measurement by rule."""
 
@@ -299,6 +270,9 @@ class Limits(Part):
     """Seconds without a byte inside a request."""
     campaign_min: int = Field(default=60, ge=1, le=10_080)
     """Minutes for the whole campaign."""
+    loads: int | None = Field(default=None, ge=1, le=10_000)
+    """Most fresh loads that may be started, burn-in and repeated ones included; null means no limit."""
+    LATER: ClassVar[frozenset[str]] = frozenset({"loads"})
 
 
 class Telemetry(Part):
@@ -313,6 +287,15 @@ def _refuse_boolean(value: object) -> object:
     if isinstance(value, bool):
         raise PydanticCustomError("literal_error", "Input should be 1", {"expected": "1"})
     return value
+
+
+class ValidityRule(Part):
+    """A rule about the host during a load. A load that breaks it takes its whole block out of the loss, unseen."""
+
+    reading: HostReading
+    """What is counted from the first sample of a load to the last."""
+    most: int = Field(ge=0, le=2**53 - 1)
+    """Largest count that leaves the load valid."""
 
 
 class Protocol(Part):
@@ -344,12 +327,15 @@ class Protocol(Part):
     """Time limits."""
     telemetry: Telemetry = Telemetry()
     """Sampling of the host."""
+    validity: Annotated[tuple[ValidityRule, ...], Field(strict=False, max_length=16)] = ()
+    """Rules about the host that make a block invalid, fixed before anything is measured."""
     gates: Annotated[tuple[Gate, ...], Field(strict=False, min_length=1, max_length=256)]
     """Rules that make the verdict."""
     margin_reason: Text | None = None
     """How the margins were chosen; needed where a loss gate stands."""
     expect: VerdictStatus | None = None
     """For controls: the verdict that this protocol must get."""
+    LATER: ClassVar[frozenset[str]] = frozenset({"validity"})
 
     def arm(self, name: ArmName) -> Arm:
         """Return the arm of that name."""

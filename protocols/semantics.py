@@ -15,7 +15,7 @@ from protocols.gate_schema import LossGate, ScreenLossGate
 from protocols.gate_semantics import check_gates
 from protocols.measurements import ARMS
 from protocols.schedule import expand_schedule
-from protocols.schema import BundledEngine, ExplicitSchedule, OpenAIEngine, Protocol
+from protocols.schema import BlocksSchedule, BundledEngine, ExplicitSchedule, OpenAIEngine, Protocol
 from protocols.stats import MIN_DF
 from protocols.yaml_tree import PathPart
 
@@ -77,6 +77,7 @@ def _check_arms(protocol: Protocol) -> Iterator[Finding]:
 def _check_schedule(protocol: Protocol) -> Iterator[Finding]:
     schedule = protocol.schedule
     if not isinstance(schedule, ExplicitSchedule):
+        yield from _check_looks(protocol, schedule)
         return
     path: tuple[PathPart, ...] = ("schedule", "order")
     if not schedule.order:
@@ -99,6 +100,26 @@ def _check_schedule(protocol: Protocol) -> Iterator[Finding]:
             yield Finding(
                 path=path, message=f"found the order {labels}, expected {wanted}", hint="number loads as they come"
             )
+
+
+def _check_looks(protocol: Protocol, schedule: BlocksSchedule) -> Iterator[Finding]:
+    looks, path = schedule.looks, ("schedule", "looks")
+    if not looks:
+        if schedule.stopping == "anytime" and schedule.blocks < 2:
+            message = "found bounds that hold at any time with one block, which gives none"
+            yield Finding(path=("schedule", "stopping"), message=message, hint="use two blocks or more")
+        return
+    shown = ", ".join(str(look) for look in looks)
+    if looks[0] < 2 or list(looks) != sorted(set(looks)) or looks[-1] != schedule.blocks:
+        message = f"found {shown}, expected rising numbers from 2, the last {schedule.blocks} like blocks"
+        yield Finding(path=path, message=message, hint=f"write [{', '.join(map(str, _some_looks(schedule.blocks)))}]")
+    if not any(isinstance(gate, LossGate) and gate.required for gate in protocol.gates):
+        message = "found looks without a required gate of kind loss, which alone can end a campaign early"
+        yield Finding(path=path, message=message, hint="add a loss gate, or remove looks")
+
+
+def _some_looks(blocks: int) -> list[int]:
+    return sorted({min(2, blocks), *(look for look in (3, 4, 6) if look < blocks), blocks})
 
 
 def _check_claim(protocol: Protocol) -> Iterator[Finding]:
@@ -169,3 +190,6 @@ def _check_limits(protocol: Protocol) -> Iterator[Finding]:
     if loads * SHORTEST_LOAD_S > budget_s:
         message = f"found {budget_s} s for {loads} fresh loads, of which none takes less than {SHORTEST_LOAD_S} s"
         yield Finding(path=("limits", "campaign_min"), message=message, hint="raise it, or plan fewer loads")
+    if limits.loads is not None and limits.loads < loads:
+        message = f"found {limits.loads}, and the schedule has {loads} loads"
+        yield Finding(path=("limits", "loads"), message=message, hint=f"write {loads} or more, or plan fewer blocks")

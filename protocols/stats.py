@@ -37,11 +37,12 @@ Decision = Literal["PASS", "FAIL", "INCONCLUSIVE", "SCREEN_ONLY"]
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """One load: its place in the schedule, its arm, and its rate in tokens per second."""
+    """One load: its place in the schedule, its arm, its rate in tokens per second, and its mirrored block if any."""
 
     index: int
     is_candidate: bool
     rate: float
+    block: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,11 @@ def loss_of(log_change: float) -> float:
 def t_quantile(probability: float, df: int) -> float:
     """Return the quantile of Student's t distribution."""
     return float(special.stdtrit(df, probability))
+
+
+def t_tail(value: float, df: int) -> float:
+    """Return the chance that Student's t is above a value."""
+    return float(special.stdtr(df, -value))
 
 
 @lru_cache(maxsize=256)
@@ -231,20 +237,33 @@ def _is_noisier(residual: float | None, residual_df: int, calibration: Calibrati
     return residual**2 > limit
 
 
-def decide_loss(fit: LossFit, margin: float) -> Decision:
+def gain_of(loss: float) -> float:
+    """Return the loss of the baseline against the candidate, where the candidate loses `loss` against the baseline."""
+    return -loss / (1 - loss)
+
+
+def decide_loss(fit: LossFit, margin: float, *, equivalence: bool = False) -> Decision:
     """Return what the fit says about a margin (a fraction): the design's rule, strict at the margin.
 
     PASS where the upper bound is under the margin and the design can qualify; FAIL where the lower bound is above it.
     Designs that cannot qualify get SCREEN_ONLY where the estimate is under the margin. All else is INCONCLUSIVE, and
     so is a campaign that is noisier than its calibration. A bound of exactly the margin neither passes nor fails.
+
+    For equivalence the rule holds on both sides (two one-sided tests): neither arm may lose the margin against the
+    other, so that swapping the arms changes nothing.
     """
     if fit.is_noisier_than_calibration:
         return "INCONCLUSIVE"
-    if fit.loss_low is not None and fit.loss_low > margin + AT_MARGIN:
+    sides = [(fit.loss_low, fit.loss, fit.loss_high)]
+    if equivalence:
+        low, high = (None if bound is None else gain_of(bound) for bound in (fit.loss_high, fit.loss_low))
+        sides.append((low, gain_of(fit.loss), high))
+    if any(low is not None and low > margin + AT_MARGIN for low, _, _ in sides):
         return "FAIL"
     if fit.can_qualify:
-        return "PASS" if fit.loss_high is not None and fit.loss_high < margin - AT_MARGIN else "INCONCLUSIVE"
-    return "SCREEN_ONLY" if fit.loss < margin - AT_MARGIN else "INCONCLUSIVE"
+        is_under = all(high is not None and high < margin - AT_MARGIN for _, _, high in sides)
+        return "PASS" if is_under else "INCONCLUSIVE"
+    return "SCREEN_ONLY" if all(loss < margin - AT_MARGIN for _, loss, _ in sides) else "INCONCLUSIVE"
 
 
 def is_loss_detected(fit: LossFit) -> bool:

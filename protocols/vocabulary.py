@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -13,8 +13,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     PlainSerializer,
+    SerializerFunctionWrapHandler,
     StringConstraints,
     WithJsonSchema,
+    model_serializer,
 )
 
 from protocols.canonical import decimal_text
@@ -81,10 +83,32 @@ WorkField = Literal[
     "drafted_tokens",
     "accepted_tokens",
 ]
+HostReading = Literal[
+    "engine_major_faults",
+    "swap_in_pages",
+    "swap_out_pages",
+    "cpu_pressure_permille",
+    "memory_pressure_permille",
+    "io_pressure_permille",
+    "governor_changes",
+]
 VerdictStatus = Literal["PASS", "FAIL", "INVALID", "NOT_COMPARABLE", "NOT_RUN", "INCONCLUSIVE", "SCREEN_ONLY"]
 
 
 class Part(BaseModel):
-    """Base of every model: frozen, strict, and closed to unknown keys."""
+    """Base of every model: frozen, strict, and closed to unknown keys.
+
+    `LATER` names the keys that came after the format was first published. At their default they are left out of the
+    canonical form, so that the hash of an older protocol or lock stays what it was.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    LATER: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _leave_out_later(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        value: dict[str, Any] = serialize(self)
+        for name in self.LATER:
+            if getattr(self, name) == type(self).model_fields[name].default:
+                del value[name]
+        return value

@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 from protocols.canonical import canonical_bytes, parse_real, sha256_hex
 from protocols.errors import EvidenceError
 from protocols.gates import evaluate_gates
-from protocols.lock import Lock, locked_positions, parse_lock
+from protocols.lock import Lock, locked_looks, locked_positions, parse_lock
+from protocols.looks import levels_agree
 from protocols.results import GateResult
 from protocols.schedule import expand_schedule, seed_commitment
 from protocols.schema import Protocol
@@ -70,6 +71,7 @@ def check_promises(audit: Audit) -> None:
             ("schedule", locked_positions(expand_schedule(protocol.schedule)), lock.schedule),
             ("seed_commitment", seed_commitment(protocol.schedule), lock.seed_commitment),
             ("margins", sorted(margins) if lock.margins else [], sorted(locked_margins)),
+            ("looks", True, _levels_hold(lock, protocol)),
             ("request files", set(protocol.request_references()), set(lock.requests)),
         )
         for member, expected, found in pairs:
@@ -77,6 +79,13 @@ def check_promises(audit: Audit) -> None:
             if expected != found:
                 place = f"{where}: lock of {state.campaign_id}, {member}"
                 audit.find(place, message="the lock and what it froze differ", expected=expected, found=found)
+
+
+def _levels_hold(lock: Lock, protocol: Protocol) -> bool:
+    """Whether the locked levels of looks are those of the protocol's own rule, up to the noise of another generator."""
+    found = lock.levels()
+    expected = lock.model_copy(update={"looks": locked_looks(protocol)}).levels()
+    return found.keys() == expected.keys() and all(levels_agree(found[name], expected[name]) for name in found)
 
 
 def check_requests(audit: Audit) -> None:
@@ -117,8 +126,8 @@ def _judged(audit: Audit) -> list[Judged]:
         lock, protocol = _locked(audit, state)
         for entry in state.verdicts:
             then = read_campaigns(audit.entries[: entry.seq])[state.campaign_id]
-            measured = measure_campaign(then, lock, audit.read_blob)
-            results = evaluate_gates(protocol, measured, calibrations=locked_calibrations(lock))
+            measured = measure_campaign(then, lock, audit.read_blob, protocol=protocol)
+            results = evaluate_gates(protocol, measured, calibrations=locked_calibrations(lock), levels=lock.levels())
             found.append(Judged(entry, results, *read_verdict(entry, audit.read_blob)))
     return found
 

@@ -96,6 +96,10 @@ class CampaignRecorder:
         """Return the numbers of the places that have a COMPLETE load."""
         return self._state().completed_positions()
 
+    def started_loads(self) -> int:
+        """Return how many loads were started, the broken and the burn-in ones included."""
+        return len(self._state().loads)
+
     def record_verdict(self, results: Sequence[GateResult], verdict: Verdict) -> None:
         """Record the gate results and the verdict, and sign a checkpoint."""
         detail = {"results": [result.payload() for result in results], "verdict": verdict.payload()}

@@ -12,11 +12,18 @@ from protocols.schema import Protocol
 from protocols.stats import Calibration
 from protocols.yaml_tree import parse_yaml, plain_value
 from recorder.campaign_state import CampaignState, LoadEntries
+from recorder.host_counts import host_counts
+from recorder.ledger import Entry
+from recorder.load_files import SAMPLES, parse_samples
 from recorder.rows import ReadBlob, read_exchanges, seal_reason
 
 
-def measure_campaign(state: CampaignState, lock: Lock, read_blob: ReadBlob) -> CampaignMeasurements:
+def measure_campaign(
+    state: CampaignState, lock: Lock, read_blob: ReadBlob, *, protocol: Protocol
+) -> CampaignMeasurements:
     """Derive the measurements of every load from raw bytes, in schedule order.
+
+    Telemetry is read only where the protocol has rules of validity that look at it.
 
     A place that was tried again has one measurement for each sealed try; one that was never sealed has one without
     state. Raises `EvidenceError` if a blob is missing or damaged.
@@ -24,11 +31,11 @@ def measure_campaign(state: CampaignState, lock: Lock, read_blob: ReadBlob) -> C
     loads: list[LoadMeasurement] = []
     for place in lock.schedule:
         tries = [load for load in state.loads.values() if load.index == place.index and load.sealed is not None]
-        loads += [_measure(place, load, read_blob) for load in tries] or [_not_run(place)]
+        loads += [_measure(place, load, read_blob, protocol) for load in tries] or [_not_run(place)]
     return CampaignMeasurements(loads=tuple(loads))
 
 
-def _measure(place: LockedPosition, load: LoadEntries, read_blob: ReadBlob) -> LoadMeasurement:
+def _measure(place: LockedPosition, load: LoadEntries, read_blob: ReadBlob, protocol: Protocol) -> LoadMeasurement:
     sealed = load.sealed
     if sealed is None:
         raise ValueError(f"{load.load_id} is not sealed")
@@ -42,7 +49,13 @@ def _measure(place: LockedPosition, load: LoadEntries, read_blob: ReadBlob) -> L
         state=load.state,
         reason=seal_reason(sealed, read_blob),
         requests=tuple(read.measurement() for read in reads if read.is_measured),
+        host=_host(sealed, read_blob) if protocol.validity else None,
     )
+
+
+def _host(sealed: Entry, read_blob: ReadBlob) -> dict[str, int] | None:
+    names = {str(item["name"]): str(item["sha256"]) for item in sealed.blobs()}
+    return host_counts(parse_samples(read_blob(names[SAMPLES])).samples) if SAMPLES in names else None
 
 
 def _not_run(place: LockedPosition) -> LoadMeasurement:

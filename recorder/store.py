@@ -34,7 +34,7 @@ from recorder.journal import Journal, copies_of, due_checkpoint
 from recorder.keys import DEFAULT_NAME, Signer, load_signer
 from recorder.ledger import Entry, Ledger, read_entries, split_torn
 from recorder.load_files import encode_line
-from recorder.measure import measure_campaign
+from recorder.measure import measure_campaign, protocol_of_source
 from recorder.recovery import recover
 from recorder.row_values import read_object
 from recorder.rows import REQUEST_INDEX, read_verdict
@@ -270,7 +270,8 @@ class Store:
     def measurements(self, campaign_id: str) -> CampaignMeasurements:
         """Derive the measurements of a campaign from its raw bytes."""
         state = self._campaign(campaign_id)
-        return measure_campaign(state, self.lock_of(state.campaign_id), self.blobs.read)
+        protocol = protocol_of_source(self.protocol_of(state.campaign_id))
+        return measure_campaign(state, self.lock_of(state.campaign_id), self.blobs.read, protocol=protocol)
 
     def verdict_of(self, campaign_id: str) -> tuple[list[dict[str, object]], dict[str, object]] | None:
         """Return the newest recorded gate results and verdict of a campaign; None if there is none yet."""

@@ -95,10 +95,11 @@ def _supported(gate: GateFact, facts: Facts) -> str:
         return gate.reason
     locked = _loss_gate(facts.protocol, gate.id)
     workload = facts.protocol.workload(locked.workload)
+    sides = "neither lower nor higher than the baseline's" if locked.equivalence else "not lower than the baseline's"
     return (
         f"On this host, with this model, {workload.prompt_tokens} prompt tokens and "
         f"{workload.generated_tokens} generated tokens, the candidate's {METRICS[locked.metric]} "
-        f"is not lower than the baseline's by {gate.margin} % or more "
+        f"is {sides} by {gate.margin} % or more "
         f"({100 * (1 - float(locked.alpha)):g} % confidence)."
     )
 
@@ -141,6 +142,9 @@ def next_step(gate: GateFact, facts: Facts) -> str:
 
 
 def _is_complete(facts: Facts) -> bool:
+    """Whether nothing is left to run: a verdict is recorded only then, at the end or at a look that decided."""
+    if facts.is_recorded:
+        return True
     done = {load.index for load in facts.loads if load.state == "COMPLETE"}
     return done == {load.index for load in facts.loads}
 
@@ -222,7 +226,12 @@ def not_measured(facts: Facts) -> tuple[str, ...]:
     lines = [f"Gate {gate.id} was NOT_RUN: {gate.reason}" for gate in facts.gates if gate.status == "NOT_RUN"]
     not_run = [load.label for load in facts.loads if load.state is None]
     if not_run:
-        lines.append(f"Loads that were not run: {', '.join(not_run)}.")
+        names = ", ".join(not_run)
+        lines.append(
+            f"Loads that a decided look made needless: {names}."
+            if facts.is_recorded
+            else f"Loads that were not run: {names}."
+        )
     if any(provider.name == "gpu" and provider.state == "absent" for provider in facts.providers):
         lines.append("GPU: no GPU telemetry on this host.")
     watched = [load.telemetry for load in facts.loads if load.telemetry is not None]

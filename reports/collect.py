@@ -123,7 +123,12 @@ class _Collector:
                 entry_seq=entry_seq,
             )
         measurements = self._store.measurements(self._campaign_id)
-        results = evaluate_gates(self._protocol, measurements, calibrations=locked_calibrations(self._lock))
+        results = evaluate_gates(
+            self._protocol,
+            measurements,
+            calibrations=locked_calibrations(self._lock),
+            levels=self._lock.levels(),
+        )
         now = combine(results)
         gates = tuple(GateFact(**result.payload()) for result in results)  # type: ignore[arg-type]
         return gates, VerdictFact(status=now.status, reason=now.reason, exit_code=now.exit_code, entry_seq=None)

@@ -15,6 +15,7 @@ from reports.claims import (
     loss_numbers,
     not_measured,
 )
+from reports.companions import companion_lines
 from reports.facts import Facts, GateFact, LoadFact, TelemetryFact
 
 
@@ -116,6 +117,11 @@ def _gates(facts: Facts) -> Iterator[str]:
         yield from _table(
             ("gate", *names), [(gate.id, *(text for _, text in numbers)) for gate, numbers in with_numbers]
         )
+    companions = companion_lines(facts)
+    if companions:
+        yield "Beside the losses, deciding nothing:"
+        yield ""
+        yield from _list(companions)
 
 
 def _limit(gate: GateFact) -> str:

@@ -1,0 +1,120 @@
+"""Looks: after how many blocks a campaign is judged, and the level that each look may spend.
+
+A look is a chance to be wrong. The levels are set so that all looks together pass a loss of exactly the margin with
+chance alpha at most: after b of B blocks, alpha * b / B may have been spent. The level of a look is found by simulating
+the fit's own t statistic under normal noise, whose joint distribution over the looks depends neither on the size of the
+noise nor on a steady drift. The seed is fixed; a lock freezes the levels, so that nobody has to trust the generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from protocols.schema import BlocksSchedule, ExplicitSchedule
+
+SIMULATED = 400_000
+"""Campaigns behind one set of levels: the chance that is spent is then known to about 0.0004."""
+
+SEED = 20_261_129
+
+TOLERANCE = 0.05
+"""Relative difference that two sets of levels may have and still be the same rule: another generator, another noise."""
+
+_DIGITS = 1_000_000
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One judgement during a campaign: after `blocks` blocks, each one-sided bound at `level`."""
+
+    blocks: int
+    level: float
+
+
+def look_blocks(schedule: BlocksSchedule | ExplicitSchedule) -> tuple[int, ...]:
+    """Return the numbers of blocks after which a campaign is judged; empty where it is judged once, at its end."""
+    if isinstance(schedule, ExplicitSchedule):
+        return ()
+    if schedule.stopping == "anytime" and not schedule.looks:
+        return tuple(range(2, schedule.blocks + 1))
+    return schedule.looks
+
+
+def looks_of(schedule: BlocksSchedule | ExplicitSchedule, alpha: float) -> tuple[Look, ...]:
+    """Return the looks of a schedule with the level of each bound; anytime bounds need no spending."""
+    blocks = look_blocks(schedule)
+    if isinstance(schedule, BlocksSchedule) and schedule.stopping == "anytime":
+        return tuple(Look(blocks=count, level=alpha) for count in blocks)
+    levels = spent_levels(blocks, alpha)
+    return tuple(Look(blocks=count, level=level) for count, level in zip(blocks, levels, strict=True))
+
+
+@lru_cache(maxsize=64)
+def spent_levels(blocks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
+    """Return the level of each one-sided bound at each look; the same every time. A single look gets all of alpha.
+
+    ValueError where the looks do not rise, or begin before two blocks: one block leaves too little to estimate noise.
+    """
+    if not blocks:
+        return ()
+    if blocks[0] < 2 or any(after <= before for before, after in pairwise(blocks)):
+        raise ValueError("looks must rise, and begin at two blocks or more")
+    if len(blocks) == 1:
+        return (alpha,)
+    alive = np.ones(SIMULATED, dtype=np.bool_)
+    levels: list[float] = []
+    spent = 0.0
+    for count, statistic in _statistics(blocks):
+        allowed = alpha * count / blocks[-1]
+        seen = np.sort(statistic[alive])[::-1]
+        # Passing and failing are mirror images at the margin: together they may end twice the share.
+        ends = int(2 * (allowed - spent) * SIMULATED)
+        limit = float(seen[min(ends, len(seen) - 1)])
+        alive &= statistic <= limit
+        spent = 1 / 2 * (1 - float(alive.mean()))
+        level = float(special.stdtr(4 * count - 3, -limit))
+        levels.append(int(level * _DIGITS) / _DIGITS)
+    return tuple(levels)
+
+
+def _statistics(blocks: Sequence[int]) -> list[tuple[int, Floats]]:
+    """Return the size of t of the drift-adjusted loss at each look, over simulated campaigns without any loss.
+
+    In mirrored blocks the arm is orthogonal to the place, so the loss is the mean contrast of the blocks and the sums
+    can be kept from block to block; which mirror a block takes changes no distribution.
+    """
+    source = np.random.default_rng(SEED)
+    total, squares, placed, contrast = (np.zeros(SIMULATED) for _ in range(4))
+    found: list[tuple[int, Floats]] = []
+    for block in range(blocks[-1]):
+        noise: Any = source.standard_normal((SIMULATED, 4))
+        total += noise.sum(axis=1)
+        squares += (noise**2).sum(axis=1)
+        placed += noise @ np.arange(4.0 * block, 4.0 * block + 4)
+        contrast += (noise[:, 1] + noise[:, 2] - noise[:, 0] - noise[:, 3]) / 2
+        count = block + 1
+        if count not in blocks:
+            continue
+        loads = 4 * count
+        beta = contrast / count
+        drift = placed - total * (loads - 1) / 2
+        residual = squares - total**2 / loads - count * beta**2 - drift**2 / (loads * (loads**2 - 1) / 12)
+        found.append((count, np.abs(beta) / np.sqrt(residual / (loads - 3) / count)))
+    return found
+
+
+def levels_agree(found: Sequence[Look], expected: Sequence[Look]) -> bool:
+    """Return whether two sets of looks are one rule: the same blocks, and levels within `TOLERANCE` of each other."""
+    return [look.blocks for look in found] == [look.blocks for look in expected] and all(
+        abs(one.level - other.level) <= TOLERANCE * other.level for one, other in zip(found, expected, strict=True)
+    )
