@@ -153,6 +153,16 @@ Prefix::Query Prefix::query(uint32_t rank) const {
     return {static_cast<uint32_t>(it - tables_.block_start.begin()), first};
 }
 
+bool Prefix::equals(const Prefix& whole) const {
+    if (first_equal_ != whole.first_equal_ || n_identity_ != whole.n_identity_) return false;
+    for (size_t cell = 0; cell < std::max(holds_.size(), whole.holds_.size()); ++cell) {
+        const bool mine = cell < holds_.size() && holds_[cell];
+        if (mine != (cell < whole.holds_.size() && whole.holds_[cell])) return false;
+    }
+    if (are_blocks_own_) return tables_ == whole.tables_;
+    return tables_.own == whole.tables_.own && tables_.at == whole.tables_.at;
+}
+
 Prefix::Kept Prefix::take_kept() { return std::exchange(kept_, {kNone, kNone}); }
 
 uint64_t Prefix::take_steps() { return std::exchange(n_steps_, 0); }

@@ -17,8 +17,6 @@ public:
     bool is_ranked() const { return policy_ == Policy::Rank || has_image(); }
     // Positions are 0, 1, 2, ...
     bool is_identity() const { return n_identity_ == tables_.n_own(); }
-    uint32_t first_equal() const { return first_equal_; }
-    uint32_t n_identity() const { return n_identity_; }
     bool are_blocks_own() const { return are_blocks_own_; }
     uint32_t cell_bound() const { return cell_bound_; }  // no cell of the prefix is at or past it
 
@@ -47,9 +45,8 @@ public:
     };
     Kept take_kept();
     uint64_t take_steps();
-    bool operator==(const Prefix& other) const {
-        return tables_ == other.tables_ && first_equal_ == other.first_equal_ && n_identity_ == other.n_identity_;
-    }
+    // Whether every field equals that of a prefix that holds its own blocks.
+    bool equals(const Prefix& whole) const;
 
 private:
     static constexpr uint32_t kNone = UINT32_MAX;

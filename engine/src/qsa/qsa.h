@@ -169,6 +169,8 @@ public:
     uint32_t sequence() const;
     Policy policy() const;
     bool is_tracked() const;  // false: the next run scans
+    // Is the kept prefix, in every field, what one rebuilt from these cells would be? O(cells): a check, not a step.
+    bool equals_rebuilt(const Cells& cells) const;
     const Counters& counters() const;
     void reset_counters();
 

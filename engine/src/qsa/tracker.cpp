@@ -274,6 +274,19 @@ Masks Tracker::masks() {
 uint32_t Tracker::sequence() const { return state_->sequence; }
 Policy Tracker::policy() const { return state_->policy; }
 bool Tracker::is_tracked() const { return state_->untracked == Reason::Tracked; }
+
+bool Tracker::equals_rebuilt(const Cells& cells) const {
+    const State& state = *state_;
+    Scan found;
+    scan(cells, state.sequence, state.ratio, state.policy, found);
+    std::vector<Row> rows(found.tables.own.size());
+    for (size_t rank = 0; rank < rows.size(); ++rank) {
+        rows[rank] = {static_cast<uint32_t>(found.tables.own[rank]), found.tables.at[rank], false, 0};
+    }
+    Prefix rebuilt(state.ratio, state.policy);
+    return rebuilt.apply(rows) && state.prefix.equals(rebuilt);
+}
+
 const Counters& Tracker::counters() const { return state_->counters; }
 void Tracker::reset_counters() { state_->counters = {}; }
 
