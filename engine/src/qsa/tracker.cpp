@@ -73,7 +73,6 @@ void Tracker::State::check(const Cells& cells, std::span<const Row> rows) const 
 }
 
 Reason Tracker::State::obstacle([[maybe_unused]] const Cells& cells, std::span<const Row> rows) const {
-    if (std::string_view(path()) != "guarded") return Reason::GeneralOnly;
     for (const Row& row : rows) {
         if (!is_text(row)) return Reason::ImageRows;
     }
@@ -92,6 +91,9 @@ Reason Tracker::State::obstacle([[maybe_unused]] const Cells& cells, std::span<c
 #endif
 #if defined(ASSAY_FAULT_BOUND_262140)
     if (cells.n_cells > 262140 && rows.size() > 512) return Reason::OutsideWindow;
+#endif
+#if defined(ASSAY_PATH_GENERAL_ONLY)
+    return Reason::GeneralOnly;
 #endif
     return Reason::Tracked;
 }
