@@ -14,7 +14,7 @@ struct assay_model {
 };
 
 struct assay_session {
-    assay::Session session;
+    std::unique_ptr<assay::Session> session;
 };
 
 namespace {
@@ -67,12 +67,12 @@ Settings take_settings(const Settings* given, Settings settings) {
 
 assay::Session& session_of(assay_session* session) {
     need(session != nullptr, "the session is NULL");
-    return session->session;
+    return *session->session;
 }
 
 const assay::Session& session_of(const assay_session* session) {
     need(session != nullptr, "the session is NULL");
-    return session->session;
+    return *session->session;
 }
 
 const assay::Tokenizer& tokenizer_of(const assay_model* model) {
@@ -188,18 +188,18 @@ int assay_session_new(const assay_model* model, const assay_session_settings* se
     return guarded(err, err_size, [&] {
         need(model != nullptr && session != nullptr, "model and session are needed");
         *session = nullptr;
-        *session = new assay_session{assay::Session(model->model, take_settings(settings, assay_session_defaults()))};
+        *session = new assay_session{assay::make_session(model->model, take_settings(settings, assay_session_defaults()))};
     });
 }
 
 void assay_session_free(assay_session* session) { delete session; }
 
 uint64_t assay_session_cache_bytes(const assay_session* session) {
-    return session == nullptr ? 0 : session->session.cache().bytes();
+    return session == nullptr ? 0 : session->session->cache_bytes();
 }
 
 uint64_t assay_session_compute_bytes(const assay_session* session) {
-    return session == nullptr ? 0 : session->session.compute_bytes();
+    return session == nullptr ? 0 : session->session->compute_bytes();
 }
 
 int assay_decode(assay_session* session, const assay_batch* batch, const volatile int* cancel, char* err,
@@ -211,7 +211,7 @@ int assay_decode(assay_session* session, const assay_batch* batch, const volatil
 }
 
 const float* assay_logits(const assay_session* session, uint32_t i) {
-    return session == nullptr ? nullptr : session->session.logits(i);
+    return session == nullptr ? nullptr : session->session->logits(i);
 }
 
 int assay_seq_remove(assay_session* session, int32_t seq, int32_t p0, int32_t p1, char* err, size_t err_size) {
@@ -235,13 +235,13 @@ int assay_seq_shift(assay_session* session, int32_t seq, int32_t p0, int32_t p1,
 int32_t assay_seq_last(const assay_session* session, int32_t seq) {
     int32_t last = -1;
     guarded(nullptr, 0,
-            [&] { last = session_of(session).cache().last_position(session_of(session).check_sequence(seq)); });
+            [&] { last = session_of(session).last_position(session_of(session).check_sequence(seq)); });
     return last;
 }
 
 uint32_t assay_seq_cells(const assay_session* session, int32_t seq) {
     uint32_t n = 0;
-    guarded(nullptr, 0, [&] { n = session_of(session).cache().n_cells_of(session_of(session).check_sequence(seq)); });
+    guarded(nullptr, 0, [&] { n = session_of(session).n_cells_of(session_of(session).check_sequence(seq)); });
     return n;
 }
 
@@ -273,12 +273,12 @@ void assay_work_read(const assay_session* session, assay_work* work) {
     if (session == nullptr || work == nullptr) return;
     const size_t size = work->struct_size;
     if (size < sizeof(size_t) || size > sizeof(assay_work)) return;
-    std::memcpy(static_cast<void*>(work), &session->session.work(), size);
+    std::memcpy(static_cast<void*>(work), &session->session->work(), size);
     work->struct_size = size;
 }
 
 void assay_work_reset(assay_session* session) {
-    if (session != nullptr) session->session.reset_work();
+    if (session != nullptr) session->session->reset_work();
 }
 
 }  // extern "C"

@@ -10,13 +10,13 @@
 
 #include "devices.h"
 #include "engine.h"
+#include "executor.h"
 #include "model.h"
 
 namespace assay {
 
 class Cache {
 public:
-    static constexpr uint32_t kMaxSequences = 256;
     // Position of a free cell. Larger than every position, so that a mask needs one comparison a cell.
     static constexpr int32_t kFree = INT32_MAX;
     using Sequences = std::bitset<kMaxSequences>;

@@ -345,4 +345,13 @@ std::optional<std::vector<int64_t>> GgufFile::integer_array(std::string_view key
     return out;
 }
 
+std::optional<std::vector<bool>> GgufFile::bool_array(std::string_view key) const {
+    const Value* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_array || value->type != GGUF_TYPE_BOOL) refuse_type(key, *value, "an array of truth values");
+    std::vector<bool> out(value->count);
+    for (uint64_t i = 0; i < value->count; ++i) out[i] = value->data[i] != 0;
+    return out;
+}
+
 }  // namespace assay

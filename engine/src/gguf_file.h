@@ -61,6 +61,7 @@ public:
     std::optional<std::string> text_value(std::string_view key) const;
     std::optional<std::vector<std::string>> text_array(std::string_view key) const;
     std::optional<std::vector<int64_t>> integer_array(std::string_view key) const;
+    std::optional<std::vector<bool>> bool_array(std::string_view key) const;
     bool is_array(std::string_view key) const;
 
 private:

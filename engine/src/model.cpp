@@ -12,12 +12,13 @@ struct Architecture {
     int rope_type;
 };
 
-// The dense llama family. Their graphs differ only in the pairing of rotated elements, in biases and in
-// per-head norms, and the last two show in the tensors.
+// The dense llama family, whose graphs differ only in the pairing of rotated elements, in biases and in per-head
+// norms (the last two show in the tensors), and qwen4exp, which has everything of its own.
 constexpr Architecture kArchitectures[] = {
     {"llama", GGML_ROPE_TYPE_NORMAL},
     {"qwen2", GGML_ROPE_TYPE_NEOX},
     {"qwen3", GGML_ROPE_TYPE_NEOX},
+    {"qwen4exp", GGML_ROPE_TYPE_IMROPE},
 };
 
 [[noreturn]] void refuse_feature(const std::string& key, const std::string& what) {
@@ -38,20 +39,6 @@ Model::Model(const std::string& path, const assay_model_settings& settings) : fi
     info_ = describe_model(*this);
 }
 
-uint32_t Model::count(const std::string& key, uint64_t smallest, uint64_t largest) const {
-    const auto value = file_->unsigned_value(key);
-    if (!value) throw Failure(ASSAY_FILE, "the model lacks the key '" + key + "'");
-    if (*value < smallest || *value > largest) {
-        throw Failure(ASSAY_FILE, "key '" + key + "' is " + std::to_string(*value) + ", " + std::to_string(smallest) +
-                                      " to " + std::to_string(largest) + " is allowed");
-    }
-    return static_cast<uint32_t>(*value);
-}
-
-uint32_t Model::count_or(const std::string& key, uint64_t smallest, uint64_t largest, uint32_t otherwise) const {
-    return file_->has(key) ? count(key, smallest, largest) : otherwise;
-}
-
 void Model::read_hyperparameters() {
     const auto architecture = file_->text_value("general.architecture");
     if (!architecture) throw Failure(ASSAY_FILE, "the model lacks the key 'general.architecture'");
@@ -69,19 +56,45 @@ void Model::read_hyperparameters() {
     h.architecture = *architecture;
     h.rope_type = known->rope_type;
     h.name = file_->text_value("general.name").value_or("");
-    const std::string prefix = h.architecture + ".";
+    const Keys keys(*file_, h.architecture + ".");
+    h.n_ctx_train = keys.count("context_length", 1, 1U << 30);
+    refuse_rope_scaling(keys);
+    if (h.rope_type == GGML_ROPE_TYPE_IMROPE)
+        read_qwen(keys);
+    else
+        read_llama(keys);
+    read_vocabulary_size(keys);
+}
 
-    h.n_layer = count(prefix + "block_count", 1, 1024);
-    h.n_ctx_train = count(prefix + "context_length", 1, 1U << 30);
-    h.n_embd = count(prefix + "embedding_length", 1, 1U << 20);
+void Model::read_qwen(const Keys& keys) {
+    qwen_ = std::make_unique<QwenModel>(keys);
+    const QwenShape& shape = qwen_->shape();
+    Hyperparameters& h = hyper_;
+    h.n_layer = shape.n_block();
+    h.n_embd = shape.n_embd;
+    h.n_ff = shape.n_ff;
+    h.n_head = shape.n_head;
+    h.n_head_kv = shape.n_head_kv;
+    h.n_head_size_k = shape.head_size;
+    h.n_head_size_v = shape.head_size;
+    h.n_rot = shape.n_rot;
+    h.rope_base = shape.rope_base;
+    h.norm_epsilon = shape.epsilon;
+}
+
+void Model::read_llama(const Keys& keys) {
+    Hyperparameters& h = hyper_;
+    const std::string prefix = h.architecture + ".";
+    h.n_layer = keys.count("block_count", 1, 1024);
+    h.n_embd = keys.count("embedding_length", 1, 1U << 20);
     if (file_->is_array(prefix + "feed_forward_length"))
         refuse_feature(prefix + "feed_forward_length", "layers of different widths");
-    h.n_ff = count(prefix + "feed_forward_length", 1, 1U << 24);
+    h.n_ff = keys.count("feed_forward_length", 1, 1U << 24);
     for (const char* key : {"attention.head_count", "attention.head_count_kv"}) {
         if (file_->is_array(prefix + key)) refuse_feature(prefix + key, "layers with different numbers of heads");
     }
-    h.n_head = count(prefix + "attention.head_count", 1, 4096);
-    h.n_head_kv = count_or(prefix + "attention.head_count_kv", 1, 4096, h.n_head);
+    h.n_head = keys.count("attention.head_count", 1, 4096);
+    h.n_head_kv = keys.count_or("attention.head_count_kv", 1, 4096, h.n_head);
     if (h.n_head % h.n_head_kv != 0) {
         throw Failure(ASSAY_FILE, std::to_string(h.n_head) + " heads are no multiple of " +
                                       std::to_string(h.n_head_kv) + " key-value heads ('" + prefix +
@@ -94,9 +107,9 @@ void Model::read_hyperparameters() {
                                       std::to_string(h.n_head) + " heads, and '" + prefix +
                                       "attention.key_length' or 'value_length' is absent");
     }
-    h.n_head_size_k = count_or(prefix + "attention.key_length", 1, 4096, h.n_embd / h.n_head);
-    h.n_head_size_v = count_or(prefix + "attention.value_length", 1, 4096, h.n_embd / h.n_head);
-    h.n_rot = count_or(prefix + "rope.dimension_count", 2, h.n_head_size_k, h.n_head_size_k);
+    h.n_head_size_k = keys.count_or("attention.key_length", 1, 4096, h.n_embd / h.n_head);
+    h.n_head_size_v = keys.count_or("attention.value_length", 1, 4096, h.n_embd / h.n_head);
+    h.n_rot = keys.count_or("rope.dimension_count", 2, h.n_head_size_k, h.n_head_size_k);
     if (h.n_rot % 2 != 0) {
         throw Failure(ASSAY_FILE, "rotation of " + std::to_string(h.n_rot) + " elements, an even number is needed ('" +
                                       prefix + "rope.dimension_count')");
@@ -113,13 +126,6 @@ void Model::read_hyperparameters() {
     }
 
     // Features of the family that change the result and that the graph does not have are refused by name.
-    const auto scaling = file_->text_value(prefix + "rope.scaling.type");
-    if (scaling && *scaling != "none")
-        refuse_feature(prefix + "rope.scaling.type", "rope scaling of type '" + *scaling + "'");
-    for (const char* key : {"rope.scale_linear", "rope.scaling.factor"}) {
-        const auto factor = file_->real_value(prefix + key);
-        if (!scaling && factor && *factor != 0.0 && *factor != 1.0) refuse_feature(prefix + key, "rope scaling");
-    }
     if (file_->unsigned_value(prefix + "expert_count").value_or(0) != 0)
         refuse_feature(prefix + "expert_count", "experts");
     for (const char* key : {"attention.clamp_kqv", "attention.max_alibi_bias", "logit_scale", "residual_scale",
@@ -130,13 +136,25 @@ void Model::read_hyperparameters() {
     if (file_->bool_value(prefix + "attention.causal").value_or(true) == false) {
         refuse_feature(prefix + "attention.causal", "attention to later tokens");
     }
+}
 
+void Model::refuse_rope_scaling(const Keys& keys) const {
+    const auto scaling = file_->text_value(keys.full("rope.scaling.type"));
+    if (scaling && *scaling != "none")
+        refuse_feature(keys.full("rope.scaling.type"), "rope scaling of type '" + *scaling + "'");
+    for (const char* key : {"rope.scale_linear", "rope.scaling.factor"}) {
+        const auto factor = file_->real_value(keys.full(key));
+        if (!scaling && factor && *factor != 0.0 && *factor != 1.0) refuse_feature(keys.full(key), "rope scaling");
+    }
+}
+
+void Model::read_vocabulary_size(const Keys& keys) {
     const GgufTensor* embedding = file_->find_tensor("token_embd.weight");
     if (embedding == nullptr) throw Failure(ASSAY_FILE, "the model lacks the tensor 'token_embd.weight'");
     if (embedding->ne[1] > INT32_MAX) throw Failure(ASSAY_FILE, "tensor 'token_embd.weight' has too many rows");
-    h.n_vocab = static_cast<uint32_t>(embedding->ne[1]);
-    if (file_->has(prefix + "vocab_size") && count(prefix + "vocab_size", 1, INT32_MAX) != h.n_vocab) {
-        throw Failure(ASSAY_FILE, "key '" + prefix + "vocab_size' differs from the " + std::to_string(h.n_vocab) +
+    hyper_.n_vocab = static_cast<uint32_t>(embedding->ne[1]);
+    if (keys.has("vocab_size") && keys.count("vocab_size", 1, INT32_MAX) != hyper_.n_vocab) {
+        throw Failure(ASSAY_FILE, "key '" + keys.full("vocab_size") + "' differs from the " + std::to_string(hyper_.n_vocab) +
                                       " rows of 'token_embd.weight'");
     }
 }
@@ -221,10 +239,14 @@ void Model::describe_weights() {
 
     // Rows are looked up on the host: the tokens are there, and the table is large.
     token_embedding_ = w.add("token_embd.weight", {n_embd, n_vocab}, WeightUse::rows, cpu);
-    rope_factors_ = w.add("rope_freqs.weight", {h.n_rot / 2}, WeightUse::vector, cpu, true);
-    output_norm_ = w.add("output_norm.weight", {n_embd}, WeightUse::vector, output_device_);
     output_ = w.add("output.weight", {n_embd, n_vocab}, WeightUse::product, output_device_, true);
     if (output_ == nullptr) output_ = w.add("token_embd.weight", {n_embd, n_vocab}, WeightUse::product, output_device_);
+    if (qwen_) {
+        qwen_->describe(w, *file_, [&](uint32_t layer) { return layer_devices_[layer]; }, output_device_);
+        return;
+    }
+    rope_factors_ = w.add("rope_freqs.weight", {h.n_rot / 2}, WeightUse::vector, cpu, true);
+    output_norm_ = w.add("output_norm.weight", {n_embd}, WeightUse::vector, output_device_);
 
     const bool has_head_norms = h.architecture == "qwen3";
     const bool has_biases = h.architecture == "qwen2";

@@ -7,6 +7,8 @@
 
 #include "engine.h"
 #include "gguf_file.h"
+#include "keys.h"
+#include "qwen_model.h"
 #include "tokenizer.h"
 #include "weights.h"
 
@@ -76,19 +78,24 @@ public:
     ggml_tensor* rope_factors() const { return rope_factors_; }
     ggml_tensor* output_norm() const { return output_norm_; }
     ggml_tensor* output() const { return output_; }
-    const std::vector<LlamaLayer>& layers() const { return layers_; }
+    const std::vector<LlamaLayer>& layers() const { return layers_; }  // of the llama family
+    // nullptr for the llama family.
+    const QwenModel* qwen() const { return qwen_.get(); }
 
 private:
     void read_hyperparameters();
+    void read_llama(const Keys& keys);
+    void read_qwen(const Keys& keys);
+    void refuse_rope_scaling(const Keys& keys) const;
+    void read_vocabulary_size(const Keys& keys);
     void read_tokenizer();
     void place_layers(int32_t n_gpu_layers);
     void describe_weights();
-    uint32_t count(const std::string& key, uint64_t smallest, uint64_t largest) const;
-    uint32_t count_or(const std::string& key, uint64_t smallest, uint64_t largest, uint32_t otherwise) const;
 
     std::unique_ptr<GgufFile> file_;
     Hyperparameters hyper_;
     std::unique_ptr<Weights> weights_;
+    std::unique_ptr<QwenModel> qwen_;
     std::unique_ptr<Tokenizer> tokenizer_;
     std::optional<std::string> chat_template_;
     std::string info_;

@@ -13,6 +13,7 @@ struct NamedPretokenizer {
 constexpr Pretokenizer kSmollm{PretokenRule::smollm, false, false};
 constexpr Pretokenizer kGpt2{PretokenRule::gpt2, false, false};
 constexpr Pretokenizer kQwen2{PretokenRule::qwen2, false, false};
+constexpr Pretokenizer kQwen35{PretokenRule::qwen35, false, false};
 constexpr Pretokenizer kLlama3{PretokenRule::llama_bpe, true, true};
 // The pattern of Llama 3 in vocabularies that are merged in the ordinary way and start without bos.
 constexpr Pretokenizer kLlama3Merged{PretokenRule::llama_bpe, false, false};
@@ -28,6 +29,7 @@ constexpr NamedPretokenizer kPretokenizers[] = {
     {"phi-2", kGpt2},
     {"qwen2", kQwen2},
     {"deepseek-r1-qwen", kQwen2},
+    {"qwen35", kQwen35},
     {"stablelm2", kQwen2},
     {"megrez", kQwen2},
     {"llama-bpe", kLlama3},
@@ -48,15 +50,17 @@ struct Glyph {
     bool is(CharClass wanted) const { return size != 0 && kind == wanted; }
 };
 
-Glyph glyph_at(std::string_view text, size_t at) {
+// `marks`: the class that marks count as, `other` in every rule but one.
+Glyph glyph_at(std::string_view text, size_t at, CharClass marks = CharClass::other) {
     const CodePoint point = decode_utf8(text, at);
     if (point.size == 0) return {};
-    return {point.code, point.size, char_class(point.code)};
+    const CharClass kind = char_class(point.code);
+    return {point.code, point.size, kind == CharClass::mark ? marks : kind};
 }
 
 // End of the longest run of `kind` that starts at `at`.
-size_t run_end(std::string_view text, size_t at, CharClass kind) {
-    for (Glyph glyph = glyph_at(text, at); glyph.is(kind); glyph = glyph_at(text, at)) at += glyph.size;
+size_t run_end(std::string_view text, size_t at, CharClass kind, CharClass marks = CharClass::other) {
+    for (Glyph glyph = glyph_at(text, at, marks); glyph.is(kind); glyph = glyph_at(text, at, marks)) at += glyph.size;
     return at;
 }
 
@@ -117,14 +121,15 @@ size_t line_end(std::string_view text, size_t at) {
     return end;
 }
 
-// llama_bpe and qwen2, which differ in how many digits a word takes.
-size_t cl100k_end(std::string_view text, size_t at, int digits_max) {
-    const Glyph first = glyph_at(text, at);
+// llama_bpe, qwen2 and qwen35, which differ in how many digits a word takes and in what marks are. Where marks are
+// letters, a word may begin with one: the optional character before a word may be a mark too, so the match is the same.
+size_t cl100k_end(std::string_view text, size_t at, int digits_max, CharClass marks = CharClass::other) {
+    const Glyph first = glyph_at(text, at, marks);
     if (first.code == '\'') {
         const size_t end = contraction_end(text, at, true);
         if (end != at) return end;
     }
-    if (first.kind == CharClass::letter) return run_end(text, at, CharClass::letter);
+    if (first.kind == CharClass::letter) return run_end(text, at, CharClass::letter, marks);
     if (first.kind == CharClass::number) {
         size_t end = at + first.size;
         for (int digits = 1; digits < digits_max; ++digits) {
@@ -134,13 +139,13 @@ size_t cl100k_end(std::string_view text, size_t at, int digits_max) {
         }
         return end;
     }
-    const Glyph second = glyph_at(text, at + first.size);
+    const Glyph second = glyph_at(text, at + first.size, marks);
     if (!first.is_line_end() && second.is(CharClass::letter)) {
-        return run_end(text, at + first.size, CharClass::letter);
+        return run_end(text, at + first.size, CharClass::letter, marks);
     }
     const size_t body_at = first.code == ' ' ? at + 1 : at;
-    if (glyph_at(text, body_at).is(CharClass::other)) {
-        size_t end = run_end(text, body_at, CharClass::other);
+    if (glyph_at(text, body_at, marks).is(CharClass::other)) {
+        size_t end = run_end(text, body_at, CharClass::other, marks);
         while (end < text.size() && (text[end] == '\r' || text[end] == '\n')) ++end;
         return end;
     }
@@ -175,6 +180,9 @@ bool WordSplitter::next(std::string_view& word) {
             break;
         case PretokenRule::qwen2:
             end = cl100k_end(text_, at_, 1);
+            break;
+        case PretokenRule::qwen35:
+            end = cl100k_end(text_, at_, 1, CharClass::letter);
             break;
         case PretokenRule::llama_bpe:
             end = cl100k_end(text_, at_, 3);

@@ -15,7 +15,8 @@ namespace assay {
 //   llama_bpe: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*
 //              |\s*[\r\n]+|\s+(?!\S)|\s+
 //   qwen2:     llama_bpe with \p{N} in place of \p{N}{1,3}
-enum class PretokenRule : uint8_t { smollm, gpt2, qwen2, llama_bpe };
+//   qwen35:    qwen2 with [\p{L}\p{M}] in place of \p{L}, save in the character before a word
+enum class PretokenRule : uint8_t { smollm, gpt2, qwen2, qwen35, llama_bpe };
 
 struct Pretokenizer {
     PretokenRule rule;

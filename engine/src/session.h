@@ -1,94 +1,65 @@
-// One mutable set of sequences over a model: places tokens in the cache, runs the graphs, keeps the logits.
+// One mutable set of sequences over a model, whatever its family: cells, positions, logits.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <vector>
+#include <string>
 
-#include "cache.h"
-#include "graph.h"
+#include "engine.h"
+#include "failure.h"
 #include "model.h"
+#include "work.h"
 
 namespace assay {
 
 class Session {
 public:
-    // Allocates the cache and the compute buffers for the largest ubatch. Throws Failure.
-    Session(const Model& model, const assay_session_settings& settings);
-    ~Session();
+    virtual ~Session() = default;
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
     // All or nothing: on any Failure the cells that the call added are gone again.
-    void decode(const assay_batch& batch, const volatile int* cancel);
-    const float* logits(uint32_t i) const;
+    virtual void decode(const assay_batch& batch, const volatile int* cancel) = 0;
+    // Row i of the last batch, nullptr where it was not asked for.
+    virtual const float* logits(uint32_t i) const = 0;
 
-    // session_edit.cpp
-    void remove(int32_t sequence, int32_t p0, int32_t p1);
-    void copy(int32_t source, int32_t target, int32_t p0, int32_t p1);
-    void keep(int32_t sequence);
-    void shift(int32_t sequence, int32_t p0, int32_t p1, int32_t delta);
-    void fill_zero(int32_t sequence, uint32_t n);
+    virtual void remove(int32_t sequence, int32_t p0, int32_t p1) = 0;
+    virtual void copy(int32_t source, int32_t target, int32_t p0, int32_t p1) = 0;
+    virtual void keep(int32_t sequence) = 0;
+    virtual void shift(int32_t sequence, int32_t p0, int32_t p1, int32_t delta) = 0;
+    virtual void fill_zero(int32_t sequence, uint32_t n) = 0;
+    virtual int32_t last_position(uint32_t sequence) const = 0;
+    virtual uint32_t n_cells_of(uint32_t sequence) const = 0;
 
-    // state.cpp
-    size_t state_size(int32_t sequence) const;
-    size_t save_state(int32_t sequence, uint8_t* data, size_t size) const;
-    void restore_state(int32_t sequence, const uint8_t* data, size_t size);
+    virtual size_t state_size(int32_t sequence) const = 0;
+    virtual size_t save_state(int32_t sequence, uint8_t* data, size_t size) const = 0;
+    virtual void restore_state(int32_t sequence, const uint8_t* data, size_t size) = 0;
 
-    const Cache& cache() const { return *cache_; }
-    uint64_t compute_bytes() const;
-    uint32_t check_sequence(int32_t sequence) const;  // Failure(ASSAY_INVALID) outside [0, n_seq)
+    virtual uint64_t cache_bytes() const = 0;
+    virtual uint64_t compute_bytes() const = 0;
+
     const assay_work& work() const { return work_; }
-    void reset_work();
+    void reset_work() { work_ = empty_work(); }
+    uint32_t check_sequence(int32_t sequence) const {
+        if (sequence < 0 || static_cast<uint32_t>(sequence) >= settings_.n_seq) {
+            throw Failure(ASSAY_INVALID, "sequence " + std::to_string(sequence) +
+                                             " does not exist, the session has 0 to " +
+                                             std::to_string(settings_.n_seq - 1));
+        }
+        return static_cast<uint32_t>(sequence);
+    }
 
-private:
-    // The tokens of one graph evaluation in the order in which the graph sees them: grouped by stream.
-    struct Ubatch {
-        std::vector<uint32_t> order;     // indices into the batch
-        std::vector<Cache::Cell> cells;  // of each token in that order
-        std::vector<uint32_t> outputs;   // places in `order` whose logits are asked for
-    };
-
-    void check(const assay_batch& batch) const;
-    void check_room(const assay_batch& batch) const;
-    Ubatch place(const assay_batch& batch, uint32_t begin, uint32_t end);
-    GraphShape shape_of(const Ubatch& ubatch) const;
-    void use_graph(const GraphShape& shape);
-    void set_inputs(const assay_batch& batch, const Ubatch& ubatch);
-    void set_mask(const assay_batch& batch, const Ubatch& ubatch, uint32_t first, const AttentionRun& run,
-                  ggml_tensor* mask);
-    void evaluate(const assay_batch& batch, const Ubatch& ubatch);
-    void allocate(Graph& graph);
-    void compute(ggml_cgraph* graph, uint32_t n_tokens);
-    void use_threads(uint32_t n_tokens);
-    void make_pools();
-    void keep_logits(const Ubatch& ubatch);
-    void undo(const assay_batch& batch, const std::vector<Ubatch>& done);
-    // Runs a graph that is used once; the kept graph is dropped, because both share the compute buffers.
-    void run_once(Graph& graph);
-    std::vector<Cache::Cell> take_cells(uint32_t sequence, const std::vector<int32_t>& positions);
+protected:
+    Session(const Model& model, const assay_session_settings& settings)
+        : model_(model), settings_(settings), work_(empty_work()) {}
 
     const Model& model_;
     assay_session_settings settings_;
     assay_work work_;
-    std::unique_ptr<Cache> cache_;
-    std::vector<BackendHandle> backends_;  // accelerator first, CPU last
-    SchedulerHandle scheduler_;
-    uint64_t scheduled_bytes_ = 0;
-    Graph graph_;
-
-    ggml_threadpool* pool_ = nullptr;        // generation
-    ggml_threadpool* pool_batch_ = nullptr;  // prefill; the same pool where the counts are equal
-    ggml_threadpool* pool_in_use_ = nullptr;
-
-    std::unique_ptr<float[]> logits_;
-    size_t logits_capacity_ = 0;
-    size_t n_logit_rows_ = 0;
-    std::vector<int32_t> logit_rows_;  // of each batch entry, -1 without logits
-
-    std::vector<int32_t> numbers_;  // scratch of the inputs, kept to avoid allocations in generation
-    std::vector<int64_t> rows_;
-    std::vector<uint16_t> mask_;
-    std::vector<int32_t> view_;
 };
+
+// Allocates the cache and the compute buffers for the largest ubatch. Throws Failure.
+std::unique_ptr<Session> make_session(const Model& model, const assay_session_settings& settings);
 
 }  // namespace assay

@@ -8,8 +8,8 @@
 
 namespace assay {
 
-// The classes of \p{L}, \p{N} and \s; everything else, unassigned code points too, is `other`.
-enum class CharClass : uint8_t { other, letter, number, space };
+// The classes of \p{L}, \p{M}, \p{N} and \s; everything else, unassigned code points too, is `other`.
+enum class CharClass : uint8_t { other, letter, mark, number, space };
 
 struct CodePoint {
     char32_t code = 0;  // U+FFFD for a byte that is no valid UTF-8

@@ -28,6 +28,11 @@ bool supports(ggml_backend_dev_t device, ggml_backend_buffer_type_t type, const 
             operation = ggml_mul_mat(context.get(), weight,
                                      ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, source.ne[0], 512));
             break;
+        case WeightUse::experts:
+            operation = ggml_mul_mat_id(context.get(), weight,
+                                        ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, source.ne[0], 1, 512),
+                                        ggml_new_tensor_2d(context.get(), GGML_TYPE_I32, 1, 512));
+            break;
         case WeightUse::rows:
             operation = ggml_get_rows(context.get(), weight, ggml_new_tensor_1d(context.get(), GGML_TYPE_I32, 512));
             break;
@@ -123,6 +128,16 @@ ggml_tensor* Weights::add_joined(const std::string& first, const std::string& se
     asked_.insert(first);
     asked_.insert(second);
     return place(joined, WeightUse::product, device);
+}
+
+void Weights::leave_in_file(const std::string& name) {
+    const GgufTensor* source = file_.find_tensor(name);
+    if (source->type != GGML_TYPE_F32 && ggml_get_type_traits(source->type)->to_float == nullptr) {
+        throw Failure(ASSAY_UNSUPPORTED, "tensor '" + name + "' has the type " + ggml_type_name(source->type) +
+                                             ", which the ggml in use cannot read as weights");
+    }
+    asked_.insert(name);
+    placement_["in file"] += source->bytes;
 }
 
 void Weights::load(const std::string& architecture) {

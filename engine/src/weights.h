@@ -18,6 +18,7 @@ namespace assay {
 
 enum class WeightUse {
     product,  // left side of a matrix product
+    experts,  // stack of matrices, of which each token uses some
     rows,     // rows are looked up by index
     vector,   // multiplied or added elementwise
 };
@@ -34,6 +35,8 @@ public:
     // both: one product instead of two, without a copy. nullptr where the file has another order or other types.
     ggml_tensor* add_joined(const std::string& first, const std::string& second, int64_t n_columns, int64_t n_first,
                             int64_t n_second, ggml_backend_dev_t device);
+    // Names a tensor that the graph has no part of: its rows are read from the mapping.
+    void leave_in_file(const std::string& name);
     // Allocates the buffers and fills them. Failure where a tensor of the file was never asked for: a weight
     // that the graph ignores would give other results in silence.
     void load(const std::string& architecture);

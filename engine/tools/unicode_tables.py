@@ -1,7 +1,7 @@
 """Write `engine/src/unicode_data.inc` from Python's Unicode character database.
 
-The tables hold what the pre-tokenizers and the chat templates ask for: letters (L*), numbers (N*),
-white space (the `White_Space` property), and the full upper and lower case mappings.
+The tables hold what the pre-tokenizers and the chat templates ask for: letters (L*), marks (M*),
+numbers (N*), white space (the `White_Space` property), and the full upper and lower case mappings.
 
 Usage: python engine/tools/unicode_tables.py engine/src/unicode_data.inc
 
@@ -40,7 +40,7 @@ def classify(code: int) -> str:
     if code in WHITE_SPACE:
         return "space"
     major = database.category(chr(code))[0]
-    return {"L": "letter", "N": "number"}.get(major, "other")
+    return {"L": "letter", "M": "mark", "N": "number"}.get(major, "other")
 
 
 def class_ranges() -> Iterator[tuple[int, int, str]]:

@@ -3,7 +3,7 @@
 
 #include "failure.h"
 #include "llama_graph.h"
-#include "session.h"
+#include "llama_session.h"
 
 namespace assay {
 namespace {
@@ -24,7 +24,7 @@ Range checked_range(int32_t p0, int32_t p1) {
 
 }  // namespace
 
-void Session::remove(int32_t sequence, int32_t p0, int32_t p1) {
+void LlamaSession::remove(int32_t sequence, int32_t p0, int32_t p1) {
     const uint32_t id = check_sequence(sequence);
     const Range range = checked_range(p0, p1);
     const std::vector<Cache::Cell> cells = cache_->find(id, range.p0, range.p1);
@@ -32,7 +32,7 @@ void Session::remove(int32_t sequence, int32_t p0, int32_t p1) {
     if (!cells.empty()) cache_->refresh(id);
 }
 
-std::vector<Cache::Cell> Session::take_cells(uint32_t sequence, const std::vector<int32_t>& positions) {
+std::vector<Cache::Cell> LlamaSession::take_cells(uint32_t sequence, const std::vector<int32_t>& positions) {
     const uint32_t n_free = cache_->n_free(cache_->stream_of(sequence));
     if (positions.size() > n_free) {
         throw Failure(ASSAY_FULL, "sequence " + std::to_string(sequence) + " needs " +
@@ -45,7 +45,7 @@ std::vector<Cache::Cell> Session::take_cells(uint32_t sequence, const std::vecto
     return cells;
 }
 
-void Session::copy(int32_t source, int32_t target, int32_t p0, int32_t p1) {
+void LlamaSession::copy(int32_t source, int32_t target, int32_t p0, int32_t p1) {
     const uint32_t from = check_sequence(source);
     const uint32_t to = check_sequence(target);
     const Range range = checked_range(p0, p1);
@@ -73,14 +73,14 @@ void Session::copy(int32_t source, int32_t target, int32_t p0, int32_t p1) {
     }
 }
 
-void Session::keep(int32_t sequence) {
+void LlamaSession::keep(int32_t sequence) {
     const uint32_t id = check_sequence(sequence);
     for (uint32_t other = 0; other < settings_.n_seq; ++other) {
         if (other != id) remove(static_cast<int32_t>(other), 0, -1);
     }
 }
 
-void Session::shift(int32_t sequence, int32_t p0, int32_t p1, int32_t delta) {
+void LlamaSession::shift(int32_t sequence, int32_t p0, int32_t p1, int32_t delta) {
     const uint32_t id = check_sequence(sequence);
     const Range range = checked_range(p0, p1);
     const std::vector<Cache::Cell> cells = cache_->find(id, range.p0, range.p1);
@@ -119,7 +119,7 @@ void Session::shift(int32_t sequence, int32_t p0, int32_t p1, int32_t delta) {
         ggml_backend_tensor_set(graph.rows, rows.data(), 0, n * sizeof(int64_t));
         ggml_backend_tensor_set(graph.outputs, rows32.data(), 0, n * sizeof(int32_t));
         ggml_backend_tensor_set(graph.positions, deltas.data(), 0, n * sizeof(int32_t));
-        compute(graph.nodes, settings_.n_seq + 1);
+        executor_->compute(graph.nodes, false);
         work_.n_graphs += 1;
         work_.n_graph_nodes += graph.cost.n_nodes;
         work_.n_mapping_steps += 3 * n;
@@ -129,7 +129,7 @@ void Session::shift(int32_t sequence, int32_t p0, int32_t p1, int32_t delta) {
     cache_->refresh(id);
 }
 
-void Session::fill_zero(int32_t sequence, uint32_t n) {
+void LlamaSession::fill_zero(int32_t sequence, uint32_t n) {
     const uint32_t id = check_sequence(sequence);
     if (cache_->n_cells_of(id) > 0) {
         throw Failure(ASSAY_INVALID,

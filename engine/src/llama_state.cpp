@@ -9,7 +9,7 @@
 
 #include "checksum.h"
 #include "failure.h"
-#include "session.h"
+#include "llama_session.h"
 
 namespace assay {
 namespace {
@@ -99,11 +99,11 @@ void check_header(const Header& found, const Header& needed, size_t size) {
 
 }  // namespace
 
-size_t Session::state_size(int32_t sequence) const {
+size_t LlamaSession::state_size(int32_t sequence) const {
     return sizeof(Header) + payload_bytes(*cache_, cache_->n_cells_of(check_sequence(sequence)));
 }
 
-size_t Session::save_state(int32_t sequence, uint8_t* data, size_t size) const {
+size_t LlamaSession::save_state(int32_t sequence, uint8_t* data, size_t size) const {
     const uint32_t id = check_sequence(sequence);
     const std::vector<Cache::Cell> cells = cache_->find(id, 0, INT32_MAX);
     Header header = describe(model_, *cache_, static_cast<uint32_t>(cells.size()));
@@ -131,7 +131,7 @@ size_t Session::save_state(int32_t sequence, uint8_t* data, size_t size) const {
     return needed;
 }
 
-void Session::restore_state(int32_t sequence, const uint8_t* data, size_t size) {
+void LlamaSession::restore_state(int32_t sequence, const uint8_t* data, size_t size) {
     const uint32_t id = check_sequence(sequence);
     if (data == nullptr) throw Failure(ASSAY_INVALID, "there is no state to restore");
     const Header header = read_header(data, size);
