@@ -118,9 +118,7 @@ class History:
         height, width = self.rng.randrange(1, 4), self.rng.randrange(1, 6)
         p = talk.next
         talk.next += max(height, width)
-        return [
-            Row(self.free.pop(), p, p + a, p + b, is_image=True) for a in range(height) for b in range(width)
-        ]
+        return [Row(self.free.pop(), p, p + a, p + b, is_image=True) for a in range(height) for b in range(width)]
 
     def run(self, talk: Conversation, rows: list[Row], *, fails: bool = False) -> None:
         for row in rows:
@@ -179,7 +177,11 @@ class History:
 
     # ------------------------------------------------------------------ what may happen
     def step(self) -> None:
-        talk = self.all[0] if self.n_others == 0 or self.rng.random() < 0.6 else self.all[self.rng.randint(1, self.n_others)]
+        talk = (
+            self.all[0]
+            if self.n_others == 0 or self.rng.random() < 0.6
+            else self.all[self.rng.randint(1, self.n_others)]
+        )
         action = self.rng.choice(
             ("text", "text", "text", "text", "decode", "decode", "image", "mixed", "hole", "rollback", "rollback")
             + ("middle", "copy", "share", "restore", "fail", "repeat", "clear")

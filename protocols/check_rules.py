@@ -1,0 +1,152 @@
+"""What the blocks of logits that a check left must show, and the sentence that says so.
+
+Pure: the recorder judges with it, and an audit judges again from the recorded bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.canonical import JsonValue
+from protocols.check_schema import Check, DeterminismCheck, ForeignContentCheck, SequenceCopyCheck, StateRoundTripCheck
+from protocols.comparators import Comparison, compare_logits
+from protocols.errors import EvidenceError
+from protocols.measurements import Arm
+
+CheckState = Literal["COMPLETE", "NOT_RUN", "FAILED"]
+CheckStatus = Literal["PASS", "FAIL", "NOT_RUN"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckObservation:
+    """What one check left of one arm.
+
+    `state` is NOT_RUN where the arm lacks a capability, and FAILED where the engine refused a step or ended; `reason`
+    says which. `facts` is plain JSON. `read_block` returns a named block of logits, [steps, vocabulary].
+    """
+
+    check: str
+    arm: Arm
+    state: CheckState
+    reason: str | None = None
+    facts: Mapping[str, JsonValue] = field(default_factory=dict)
+    blocks: tuple[str, ...] = ()
+    read_block: Callable[[str], NDArray[np.float32]] = field(
+        repr=False, compare=False, default=lambda name: _none(name)
+    )
+
+
+class CheckOutcome(NamedTuple):
+    """What a check shows of an arm."""
+
+    status: CheckStatus
+    reason: str
+    inputs: dict[str, JsonValue]
+
+
+class Pair(NamedTuple):
+    """Two blocks that must be equal to the byte, and what it means where they are not."""
+
+    left: str
+    right: str
+    law: str
+
+
+def _none(name: str) -> NDArray[np.float32]:
+    raise EvidenceError(f"there is no block {name}")
+
+
+def pairs_of(check: Check) -> tuple[Pair, ...]:
+    """Return what must be equal, the pair that the check is named after first."""
+    match check:
+        case DeterminismCheck():
+            return (Pair("first", "second", "two fresh processes give the same logits"),)
+        case StateRoundTripCheck():
+            return (
+                Pair("continued", "restored", "a restored conversation goes on like one that was never saved"),
+                Pair("continued", "after_save", "saving changes nothing"),
+            )
+        case SequenceCopyCheck():
+            return (
+                Pair("continued", "copied", "a copy goes on like its source"),
+                Pair("continued", "source", "a source goes on as if it had not been copied"),
+            )
+        case ForeignContentCheck():
+            return (
+                Pair("solo", "beside_one", "another conversation in the cache changes nothing"),
+                Pair("beside_one", "beside_other", "the other conversation's content changes nothing at equal layout"),
+            )
+
+
+def judge_check(check: Check, observation: CheckObservation | None) -> CheckOutcome:
+    """Judge what a check left. Raises EvidenceError where a block is missing or has another form."""
+    if observation is None:
+        return CheckOutcome("NOT_RUN", "The check was not run.", {})
+    if observation.state == "NOT_RUN":
+        return CheckOutcome("NOT_RUN", f"The check was not run: {observation.reason}.", {})
+    if observation.state == "FAILED":
+        return CheckOutcome("FAIL", f"The engine did not carry the check out: {observation.reason}.", {})
+    found = {pair: compare_logits(*(observation.read_block(name) for name in pair[:2])) for pair in pairs_of(check)}
+    for comparison in found.values():
+        if comparison.rows != check.steps:
+            raise EvidenceError(f"found {comparison.rows} rows, expected {check.steps}")
+    states = _state_hashes(check, observation.facts)
+    broken = [pair for pair, comparison in found.items() if not comparison.is_byte_equal or comparison.nonfinite]
+    inputs: dict[str, JsonValue] = {
+        "comparisons": [
+            {"left": pair.left, "right": pair.right, **comparison.payload()} for pair, comparison in found.items()
+        ]
+    }
+    if states:
+        inputs["states"] = dict(states)
+    if not broken and len(set(states.values())) <= 1:
+        laws = "; ".join(pair.law for pair in found)
+        more = "; the state saves to the same bytes again" if states else ""
+        return CheckOutcome("PASS", f"Byte-equal over {check.steps} steps: {laws}{more}.", inputs)
+    sentences = [_describe(pair, found[pair]) for pair in broken]
+    if len(set(states.values())) > 1:
+        sentences.append("The restored state saves to other bytes.")
+    if isinstance(check, ForeignContentCheck):
+        sentences.append(_attribute(found))
+    return CheckOutcome("FAIL", " ".join(sentences), inputs)
+
+
+def _state_hashes(check: Check, facts: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the hashes of the saved states, which a state round trip must have."""
+    if not isinstance(check, StateRoundTripCheck):
+        return {}
+    states = facts.get("state_sha256")
+    if not isinstance(states, Mapping) or set(states) != {"saved", "saved_again"}:
+        raise EvidenceError("the check has no hashes of its two saved states")
+    return dict(states)
+
+
+def _describe(pair: Pair, found: Comparison) -> str:
+    if found.is_byte_equal:
+        return f"{pair.left} and {pair.right} hold {found.nonfinite} values that are not finite."
+    first = found.first
+    where = "" if first is None else (
+        f", first in step {first.row + 1}, where the choice was ahead by {first.margin:.4g} logits"
+    )  # fmt: skip
+    more = f", {found.nonfinite} values are not finite" if found.nonfinite else ""
+    return (
+        f"{pair.right} differs from {pair.left} in {found.differing_rows} of {found.rows} steps{where}: "
+        f"by {found.max_abs:.4g} logits at most, KL {found.max_kl:.4g} nats, "
+        f"{found.top1_changes} other first choices{more}."
+    )
+
+
+def _attribute(found: Mapping[Pair, Comparison]) -> str:
+    """Say what the equal-layout control adds; it never takes a failure back."""
+    control = next(comparison for pair, comparison in found.items() if pair.left == "beside_one")
+    if control.is_byte_equal:
+        return (
+            "At equal layout the content of the other conversation changes nothing, so the difference comes with the "
+            "layout; the failure stands."
+        )
+    return "At equal layout the content of the other conversation changes the logits: it reaches this conversation."

@@ -1,0 +1,94 @@
+"""The checks that a protocol can promise: what is done to an engine in process, and what must be equal afterwards.
+
+A check runs once for each arm, in a fresh process that loads the arm's own library, and leaves named blocks of logits.
+`check_rules.py` says what those blocks must show; a gate of kind `check` makes it count.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from protocols.vocabulary import Identifier, KvMode, KvType, Part
+
+_TOKENS = Field(ge=1, le=1_048_576)
+_STEPS = Field(ge=1, le=4096)
+
+
+class CheckBase(Part):
+    """What every check in process states."""
+
+    id: Identifier
+    """Name of the check."""
+    prompt_tokens: int = _TOKENS
+    """Tokens of the conversation before the compared steps; their ids follow from `seed`."""
+    steps: int = _STEPS
+    """Teacher-forced tokens after the prompt, one a step, each with its full-vocabulary logits."""
+    seed: int = Field(default=1, ge=0, le=2**32 - 1)
+    """Seed of the token ids."""
+    kv_type: KvType = "f16"
+    """Element type of the cache."""
+    ubatch_tokens: int = Field(default=512, ge=1, le=8192)
+    """Most tokens of one graph evaluation."""
+
+
+class DeterminismCheck(CheckBase):
+    """Two fresh processes give the same bytes, before any difference is blamed on a candidate."""
+
+    kind: Literal["determinism"]
+    """The check."""
+
+
+class StateRoundTripCheck(CheckBase):
+    """A saved, dropped and restored conversation goes on as if nothing had happened, and saves to the same bytes."""
+
+    kind: Literal["state_round_trip"]
+    """The check."""
+    kv_mode: KvMode = "split"
+    """Whether each sequence has its own cells, or all share one pool."""
+
+
+class SequenceCopyCheck(CheckBase):
+    """A copied conversation goes on like its source, and the source like one that was never copied."""
+
+    kind: Literal["sequence_copy"]
+    """The check."""
+    kv_mode: KvMode = "split"
+    """Whether each sequence has its own cells, or all share one pool."""
+
+
+class ForeignContentCheck(CheckBase):
+    """A conversation's logits do not depend on another conversation in the same cache."""
+
+    kind: Literal["foreign_content"]
+    """The check."""
+    kv_mode: KvMode = "split"
+    """Whether each sequence has its own cells, or all share one pool."""
+    foreign_tokens: int = _TOKENS
+    """Tokens of the other conversation, which goes on beside the compared steps."""
+
+
+Check = Annotated[
+    DeterminismCheck | StateRoundTripCheck | SequenceCopyCheck | ForeignContentCheck, Field(discriminator="kind")
+]
+
+
+def fixture_tokens(check: CheckBase, name: str, count: int, vocabulary: int) -> list[int]:
+    """Return `count` token ids below `vocabulary` that follow from the check's seed and the name of the conversation.
+
+    SplitMix64 (Steele, Lea, Flood 2014) over seed, name and place, so that every host and language finds the same ids.
+    """
+    start = check.seed
+    for byte in name.encode():
+        start = split_mix(start ^ byte)
+    return [split_mix(start + place) % vocabulary for place in range(count)]
+
+
+def split_mix(value: int) -> int:
+    """Return the first output of SplitMix64 from the state `value`."""
+    mask = 2**64 - 1
+    value = (value + 0x9E3779B97F4A7C15) & mask
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+    return value ^ (value >> 31)

@@ -1,0 +1,133 @@
+"""What the blocks of a check must show: equal bytes pass, every other byte fails, and nothing passes unseen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.check_rules import CheckObservation, judge_check, pairs_of
+from protocols.check_schema import (
+    Check,
+    DeterminismCheck,
+    ForeignContentCheck,
+    SequenceCopyCheck,
+    StateRoundTripCheck,
+    fixture_tokens,
+    split_mix,
+)
+from protocols.errors import EvidenceError
+
+COMMON = {"id": "c", "prompt_tokens": 8, "steps": 3}
+CHECKS: tuple[Check, ...] = (
+    DeterminismCheck(kind="determinism", **COMMON),
+    StateRoundTripCheck(kind="state_round_trip", **COMMON),
+    SequenceCopyCheck(kind="sequence_copy", **COMMON),
+    ForeignContentCheck(kind="foreign_content", foreign_tokens=5, **COMMON),
+)
+ROWS = np.linspace(-2, 3, 3 * 5, dtype=np.float32).reshape(3, 5)
+STATES = {"state_sha256": {"saved": "a" * 64, "saved_again": "a" * 64}}
+
+
+def names(check: Check) -> list[str]:
+    return sorted({name for pair in pairs_of(check) for name in pair[:2]})
+
+
+def observed(check: Check, blocks: dict[str, Any] | None = None, **facts: Any) -> CheckObservation:
+    whole = dict.fromkeys(names(check), ROWS) | (blocks or {})
+    return CheckObservation(
+        check="c",
+        arm="candidate",
+        state="COMPLETE",
+        facts=STATES | facts,
+        blocks=tuple(whole),
+        read_block=lambda name: whole[name],
+    )
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.kind)
+def test_equal_bytes_pass(check: Check):
+    outcome = judge_check(check, observed(check))
+    assert outcome.status == "PASS"
+    assert outcome.reason.startswith("Byte-equal over 3 steps: ")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.kind)
+@given(data=st.data())
+def test_one_other_bit_in_any_block_fails_and_is_named(check: Check, data: st.DataObject):
+    name = data.draw(st.sampled_from(names(check)))
+    changed = ROWS.copy()
+    row, bit = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 31))
+    changed.view(np.uint32)[row, data.draw(st.integers(0, 4))] ^= np.uint32(1 << bit)
+    outcome = judge_check(check, observed(check, {name: changed}))
+    assert outcome.status == "FAIL"
+    assert f"first in step {row + 1}," in outcome.reason
+    assert name in outcome.reason
+
+
+def test_the_layout_is_named_where_the_control_is_equal_and_the_failure_stands():
+    check = CHECKS[3]
+    changed = ROWS + np.float32(0.5)
+    layout = judge_check(check, observed(check, {"beside_one": changed, "beside_other": changed}))
+    assert (layout.status, "the failure stands" in layout.reason) == ("FAIL", True)
+    content = judge_check(check, observed(check, {"beside_other": changed}))
+    assert (content.status, "reaches this conversation" in content.reason) == ("FAIL", True)
+
+
+def test_a_state_that_saves_to_other_bytes_fails():
+    check = CHECKS[1]
+    outcome = judge_check(check, observed(check, state_sha256={"saved": "a" * 64, "saved_again": "b" * 64}))
+    assert (outcome.status, outcome.reason) == ("FAIL", "The restored state saves to other bytes.")
+
+
+@pytest.mark.parametrize("facts", [{}, {"state_sha256": {}}, {"state_sha256": {"saved": "a"}}, {"state_sha256": "x"}])
+def test_a_state_without_its_hashes_is_no_evidence(facts: dict[str, Any]):
+    check = CHECKS[1]
+    observation = CheckObservation(check="c", arm="candidate", state="COMPLETE", facts=facts, read_block=lambda _: ROWS)
+    with pytest.raises(EvidenceError, match="hashes"):
+        judge_check(check, observation)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.kind)
+def test_values_that_are_not_finite_never_pass_although_their_bytes_are_equal(check: Check):
+    broken = ROWS.copy()
+    broken[1, 2] = np.nan
+    outcome = judge_check(check, observed(check, dict.fromkeys(names(check), broken)))
+    assert outcome.status == "FAIL"
+    assert "not finite" in outcome.reason
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.kind)
+def test_fewer_steps_than_promised_are_no_evidence(check: Check):
+    with pytest.raises(EvidenceError, match="expected 3"):
+        judge_check(check, observed(check, dict.fromkeys(names(check), ROWS[:2])))
+
+
+def test_what_was_not_run_or_not_carried_out_says_why():
+    check = CHECKS[0]
+    assert judge_check(check, None) == ("NOT_RUN", "The check was not run.", {})
+    lacking = CheckObservation(check="c", arm="baseline", state="NOT_RUN", reason="the arm has no library of its own")
+    assert judge_check(check, lacking).reason == "The check was not run: the arm has no library of its own."
+    dead = CheckObservation(check="c", arm="baseline", state="FAILED", reason="the library died")
+    assert judge_check(check, dead).status == "FAIL"
+
+
+def test_the_generator_is_split_mix_64():
+    """The first outputs of the reference implementation from the states 0 and 1234567."""
+    assert split_mix(0) == 0xE220A8397B1DCDAF
+    assert split_mix(1234567) == 6457827717110365317
+
+
+def test_token_ids_follow_from_seed_and_name():
+    check = CHECKS[0]
+    ids = fixture_tokens(check, "own", 1000, 512)
+    assert ids[:6] == [54, 121, 126, 40, 354, 179]
+    assert ids == fixture_tokens(check, "own", 1000, 512)
+    assert fixture_tokens(check, "own", 10, 512) == ids[:10]
+    assert fixture_tokens(check, "foreign", 1000, 512) != ids
+    assert fixture_tokens(check.model_copy(update={"seed": 2}), "own", 1000, 512) != ids
+    assert set(ids) <= set(range(512))
+    assert len(set(ids)) > 400
