@@ -65,6 +65,10 @@ OPERATIONS: Final = (
     "open_session",
     "decode",
     "remove",
+    "copy",
+    "keep",
+    "save_state",
+    "restore_state",
     "fill_zero",
     "work",
 )
@@ -137,6 +141,11 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "assay_decode": (ctypes.c_int, (_P, ctypes.POINTER(Batch), _P, *_ERR)),
     "assay_logits": (_P, (_P, ctypes.c_uint32)),
     "assay_seq_remove": (ctypes.c_int, (_P, *(ctypes.c_int32,) * 3, *_ERR)),
+    "assay_seq_copy": (ctypes.c_int, (_P, *(ctypes.c_int32,) * 4, *_ERR)),
+    "assay_seq_keep": (ctypes.c_int, (_P, ctypes.c_int32, *_ERR)),
+    "assay_state_size": (ctypes.c_size_t, (_P, ctypes.c_int32)),
+    "assay_state_save": (ctypes.c_int, (_P, ctypes.c_int32, _P, ctypes.c_size_t, _SIZE, *_ERR)),
+    "assay_state_restore": (ctypes.c_int, (_P, ctypes.c_int32, ctypes.c_char_p, ctypes.c_size_t, *_ERR)),
     "assay_fill_zero": (ctypes.c_int, (_P, ctypes.c_int32, ctypes.c_uint32, *_ERR)),
     "assay_work_read": (None, (_P, ctypes.POINTER(Work))),
     "assay_work_reset": (None, (_P,)),
@@ -263,6 +272,35 @@ class Library:
         self._check(
             self._calls.assay_seq_remove(self._session, request["seq"], request["p0"], request["p1"], *self._err())
         )
+        return Reply({}, [])
+
+    def copy(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Copy the cells of sequence `seq` from `p0` to before `p1` to sequence `target`."""
+        self._need_session()
+        places = (request["seq"], request["target"], request["p0"], request["p1"])
+        self._check(self._calls.assay_seq_copy(self._session, *places, *self._err()))
+        return Reply({}, [])
+
+    def keep(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Remove every sequence but one."""
+        self._need_session()
+        self._check(self._calls.assay_seq_keep(self._session, request["seq"], *self._err()))
+        return Reply({}, [])
+
+    def save_state(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Return the state of one sequence."""
+        self._need_session()
+        size = self._calls.assay_state_size(self._session, request["seq"])
+        data, written = ctypes.create_string_buffer(size), ctypes.c_size_t()
+        self._check(
+            self._calls.assay_state_save(self._session, request["seq"], data, size, ctypes.byref(written), *self._err())
+        )
+        return Reply({}, [memoryview(data).cast("B")[: written.value]])
+
+    def restore_state(self, request: dict[str, Any], payload: bytes) -> Reply:
+        """Give a sequence a saved state."""
+        self._need_session()
+        self._check(self._calls.assay_state_restore(self._session, request["seq"], payload, len(payload), *self._err()))
         return Reply({}, [])
 
     def fill_zero(self, request: dict[str, Any], _payload: bytes) -> Reply:

@@ -20,9 +20,7 @@ BLOCK_TOKENS: Final = 4
 # 64 blocks: at a depth of 13,062 tokens one block in fifty, at the full context one in a thousand.
 BUDGET_TOKENS: Final = 256
 # Messages follow one another as they are: the model continues text and knows no roles.
-CHAT_TEMPLATE: Final = (
-    "{%- for message in messages %}{{- message['content'] }}{%- if not loop.last %}{{- '\\n' }}{%- endif %}{%- endfor %}"
-)
+CHAT_TEMPLATE: Final = "{%- for message in messages %}{{- message['content'] }}{%- if not loop.last %}{{- '\\n' }}{%- endif %}{%- endfor %}"
 
 
 def write_recall_model(path: Path) -> None:

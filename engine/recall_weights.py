@@ -351,4 +351,3 @@ def _draft_input(w: Weights, prefix: str) -> None:
     w.put(f"{prefix}nextn.eh_proj.weight", join)
     w.put(f"{prefix}nextn.enorm.weight", np.ones(WIDTH, dtype=np.float32))
     w.put(f"{prefix}nextn.hnorm.weight", np.ones(STREAMS * WIDTH, dtype=np.float32))
-

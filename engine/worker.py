@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +71,12 @@ class _Answer(NamedTuple):
 class EngineWorker:
     """One library in one process. Use as a context manager, or call `close`."""
 
-    def __init__(self, library: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self, library: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Start the worker and load `library` in it; `timeout_s` bounds each later operation.
+
+        `environment` comes on top of this process's own.
 
         Raises EngineError when the library cannot be loaded or speaks another interface version.
         """
@@ -86,7 +90,7 @@ class EngineWorker:
         # -P: a folder named `engine` where the user happens to stand must not take our place.
         self._process = spawn_bound(
             [sys.executable, "-P", "-m", "engine.worker", "--library", str(library.absolute())],
-            env=os.environ,
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log.fileno(),
@@ -135,6 +139,22 @@ class EngineWorker:
     def remove(self, *, sequence: int, start: int = 0, end: int = -1) -> None:
         """Remove cells of a sequence; a negative `end` means to its end."""
         self._call("remove", seq=sequence, p0=start, p1=end)
+
+    def copy(self, *, source: int, target: int, start: int = 0, end: int = -1) -> None:
+        """Copy cells of a sequence to another one; a negative `end` means to its end."""
+        self._call("copy", seq=source, target=target, p0=start, p1=end)
+
+    def keep(self, *, sequence: int) -> None:
+        """Remove every sequence but one."""
+        self._call("keep", seq=sequence)
+
+    def save_state(self, *, sequence: int) -> bytes:
+        """Return the state of a sequence as the library writes it."""
+        return bytes(self._call("save_state", seq=sequence).payload)
+
+    def restore_state(self, state: bytes, *, sequence: int) -> None:
+        """Give a sequence a saved state. Raises EngineError where the library refuses it."""
+        self._call("restore_state", state, seq=sequence)
 
     def fill_zero(self, cells: int, *, sequence: int = 0) -> None:
         """Fill a sequence with zero cells at positions 0 to `cells` - 1."""

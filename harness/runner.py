@@ -16,6 +16,7 @@ from typing import Final
 
 from engine.cache import cache_folder
 from harness.api_key import secret_values
+from harness.checks import carry_out, wanted_checks
 from harness.exits import EXIT_EXECUTION, EXIT_INTERRUPTED
 from harness.host_guard import HostGuard, hold_host
 from harness.judging import record_judgement, record_report, wanted_blocks
@@ -215,6 +216,7 @@ class _Campaign:
             deadline_s=time.monotonic() + limit_s,
         )
         self._progress.begin(campaign_id=self._recorder.campaign_id, n_positions=len(positions), n_done=len(done))
+        self._run_checks()
         looks = look_blocks(self._prepared.protocol.schedule)
         wanted: int | None = 0
         for position in positions:
@@ -231,6 +233,18 @@ class _Campaign:
             if reason is not None:
                 return reason
         return None
+
+    def _run_checks(self) -> None:
+        """Carry out every check that is not recorded. Whatever it finds, the loads follow: the gates judge."""
+        done = self._recorder.recorded_checks()
+        missing = [one for one in wanted_checks(self._prepared) if (one[0].id, one[1]) not in done]
+        for number, (check, arm) in enumerate(missing, 1):
+            self._progress.say(f"check {number} of {len(missing)}: {check.id} ({check.kind}), {arm}")
+            observation, blocks = carry_out(self._prepared, check, arm)
+            with uninterrupted():
+                self._recorder.record_check(observation, blocks)
+            if observation.state != "COMPLETE":
+                self._progress.warn(f"check {check.id} of the {arm} is {observation.state}: {observation.reason}")
 
     def _refusal(self, context: LoadContext) -> str | None:
         """Say why the next load must not start, or None."""

@@ -5,8 +5,7 @@ Pure: the recorder judges with it, and an audit judges again from the recorded b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,29 +15,9 @@ from protocols.canonical import JsonValue
 from protocols.check_schema import Check, DeterminismCheck, ForeignContentCheck, SequenceCopyCheck, StateRoundTripCheck
 from protocols.comparators import Comparison, compare_logits
 from protocols.errors import EvidenceError
-from protocols.measurements import Arm
+from protocols.measurements import Block, CheckObservation
 
-CheckState = Literal["COMPLETE", "NOT_RUN", "FAILED"]
 CheckStatus = Literal["PASS", "FAIL", "NOT_RUN"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckObservation:
-    """What one check left of one arm.
-
-    `state` is NOT_RUN where the arm lacks a capability, and FAILED where the engine refused a step or ended; `reason`
-    says which. `facts` is plain JSON. `read_block` returns a named block of logits, [steps, vocabulary].
-    """
-
-    check: str
-    arm: Arm
-    state: CheckState
-    reason: str | None = None
-    facts: Mapping[str, JsonValue] = field(default_factory=dict)
-    blocks: tuple[str, ...] = ()
-    read_block: Callable[[str], NDArray[np.float32]] = field(
-        repr=False, compare=False, default=lambda name: _none(name)
-    )
 
 
 class CheckOutcome(NamedTuple):
@@ -55,10 +34,6 @@ class Pair(NamedTuple):
     left: str
     right: str
     law: str
-
-
-def _none(name: str) -> NDArray[np.float32]:
-    raise EvidenceError(f"there is no block {name}")
 
 
 def pairs_of(check: Check) -> tuple[Pair, ...]:
@@ -91,7 +66,9 @@ def judge_check(check: Check, observation: CheckObservation | None) -> CheckOutc
         return CheckOutcome("NOT_RUN", f"The check was not run: {observation.reason}.", {})
     if observation.state == "FAILED":
         return CheckOutcome("FAIL", f"The engine did not carry the check out: {observation.reason}.", {})
-    found = {pair: compare_logits(*(observation.read_block(name) for name in pair[:2])) for pair in pairs_of(check)}
+    found = {
+        pair: compare_logits(*(_logits(observation.read_block(name)) for name in pair[:2])) for pair in pairs_of(check)
+    }
     for comparison in found.values():
         if comparison.rows != check.steps:
             raise EvidenceError(f"found {comparison.rows} rows, expected {check.steps}")
@@ -114,6 +91,12 @@ def judge_check(check: Check, observation: CheckObservation | None) -> CheckOutc
     if isinstance(check, ForeignContentCheck):
         sentences.append(_attribute(found))
     return CheckOutcome("FAIL", " ".join(sentences), inputs)
+
+
+def _logits(block: Block) -> NDArray[np.float32]:
+    if len(block.data) != 4 * block.rows * block.columns:
+        raise EvidenceError(f"a block of {block.rows} by {block.columns} logits has {len(block.data)} bytes")
+    return np.frombuffer(block.data, "<f4").reshape(block.rows, block.columns)
 
 
 def _state_hashes(check: Check, facts: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

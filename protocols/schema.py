@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from protocols.canonical import canonical_bytes, sha256_hex
+from protocols.check_schema import Check
 from protocols.gate_schema import (
     ColdCacheGate,
     CompletenessGate,
@@ -323,6 +324,8 @@ class Protocol(Part):
     """Where the noise of a load comes from: this campaign's loads, or calibrated A/A loads of this host."""
     workloads: Annotated[tuple[Workload, ...], Field(strict=False, min_length=1, max_length=64)]
     """Requests that every load serves."""
+    checks: Annotated[tuple[Check, ...], Field(strict=False, max_length=64)] = ()
+    """What is done to each engine in process, and what must be equal afterwards."""
     limits: Limits = Limits()
     """Time limits."""
     telemetry: Telemetry = Telemetry()
@@ -335,7 +338,7 @@ class Protocol(Part):
     """How the margins were chosen; needed where a loss gate stands."""
     expect: VerdictStatus | None = None
     """For controls: the verdict that this protocol must get."""
-    LATER: ClassVar[frozenset[str]] = frozenset({"validity"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"checks", "validity"})
 
     def arm(self, name: ArmName) -> Arm:
         """Return the arm of that name."""
@@ -355,6 +358,13 @@ class Protocol(Part):
             if workload.id == workload_id:
                 return workload
         raise KeyError(workload_id)
+
+    def check(self, check_id: str) -> Check:
+        """Return the check of that id; KeyError where there is none."""
+        for check in self.checks:
+            if check.id == check_id:
+                return check
+        raise KeyError(check_id)
 
     def request_references(self) -> tuple[str, ...]:
         """Return every request file that the workloads name, without repeats, in order."""

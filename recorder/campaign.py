@@ -9,9 +9,11 @@ from typing import Any, Final
 from protocols.canonical import JsonValue, canonical_bytes, sha256_hex
 from protocols.errors import EvidenceError
 from protocols.gates import GateResult
+from protocols.measurements import Arm, Block, CheckObservation
 from protocols.schedule import Position
 from protocols.verdicts import Verdict
 from recorder.campaign_state import CampaignState, LoadEntries, read_campaigns
+from recorder.checks import CHECK_RECEIPT, check_receipt, read_checks
 from recorder.journal import Journal
 from recorder.load_recorder import LoadRecorder, seal_load
 from recorder.receipts import detail_blob, record_receipt
@@ -51,6 +53,15 @@ class CampaignRecorder:
             campaign_id=self.campaign_id,
             lock_sha256=self._lock_sha256,
         )
+
+    def record_check(self, observation: CheckObservation, blocks: Mapping[str, Block]) -> None:
+        """Record what a check left of an arm, once."""
+        payload, attachments = check_receipt(observation, blocks)
+        self.record_receipt(CHECK_RECEIPT, payload, attachments)
+
+    def recorded_checks(self) -> frozenset[tuple[str, Arm]]:
+        """Return the checks that are recorded, each with its arm."""
+        return frozenset((one.check, one.arm) for one in read_checks(self._state(), self._journal.blobs.read))
 
     def open_load(self, position: Position) -> LoadRecorder:
         """Open the load of one place of the locked schedule.

@@ -120,6 +120,29 @@ int assay_seq_remove(assay_session *s, int32_t seq, int32_t, int32_t, char *, si
     s->cells[static_cast<size_t>(seq)] = 0;
     return ASSAY_OK;
 }
+int assay_seq_copy(assay_session *s, int32_t source, int32_t target, int32_t p0, int32_t p1, char *err, size_t n) {
+    if (source == target) return say(err, n, "a copy needs two sequences", ASSAY_INVALID);
+    uint32_t last = p1 < 0 ? s->cells[static_cast<size_t>(source)] : static_cast<uint32_t>(p1);
+    s->cells[static_cast<size_t>(target)] = last - static_cast<uint32_t>(p0);
+    return ASSAY_OK;
+}
+int assay_seq_keep(assay_session *s, int32_t seq, char *, size_t) {
+    for (size_t i = 0; i < s->cells.size(); i++)
+        if (static_cast<int32_t>(i) != seq) s->cells[i] = 0;
+    return ASSAY_OK;
+}
+size_t assay_state_size(const assay_session *, int32_t) { return 64; }
+int assay_state_save(const assay_session *s, int32_t seq, void *data, size_t size, size_t *written, char *, size_t) {
+    std::memset(data, 0, size);
+    std::memcpy(data, &s->cells[static_cast<size_t>(seq)], 4);
+    *written = 5;
+    return ASSAY_OK;
+}
+int assay_state_restore(assay_session *s, int32_t seq, const void *data, size_t size, char *err, size_t n) {
+    if (size != 5) return say(err, n, "the state is truncated", ASSAY_INVALID);
+    std::memcpy(&s->cells[static_cast<size_t>(seq)], data, 4);
+    return ASSAY_OK;
+}
 int assay_fill_zero(assay_session *s, int32_t seq, uint32_t cells, char *err, size_t n) {
     if (cells > s->settings.n_ctx) return say(err, n, "more cells than the context has", ASSAY_FULL);
     s->cells[static_cast<size_t>(seq)] = cells;

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.check_rules import CheckObservation, judge_check, pairs_of
+from protocols.check_rules import judge_check, pairs_of
 from protocols.check_schema import (
     Check,
     DeterminismCheck,
@@ -20,6 +20,7 @@ from protocols.check_schema import (
     split_mix,
 )
 from protocols.errors import EvidenceError
+from protocols.measurements import Block, CheckObservation
 
 COMMON = {"id": "c", "prompt_tokens": 8, "steps": 3}
 CHECKS: tuple[Check, ...] = (
@@ -30,6 +31,10 @@ CHECKS: tuple[Check, ...] = (
 )
 ROWS = np.linspace(-2, 3, 3 * 5, dtype=np.float32).reshape(3, 5)
 STATES = {"state_sha256": {"saved": "a" * 64, "saved_again": "a" * 64}}
+
+
+def block_of(rows: Any) -> Block:
+    return Block(*rows.shape, rows.astype("<f4").tobytes())
 
 
 def names(check: Check) -> list[str]:
@@ -43,8 +48,7 @@ def observed(check: Check, blocks: dict[str, Any] | None = None, **facts: Any) -
         arm="candidate",
         state="COMPLETE",
         facts=STATES | facts,
-        blocks=tuple(whole),
-        read_block=lambda name: whole[name],
+        read_block=lambda name: block_of(whole[name]),
     )
 
 
@@ -86,7 +90,9 @@ def test_a_state_that_saves_to_other_bytes_fails():
 @pytest.mark.parametrize("facts", [{}, {"state_sha256": {}}, {"state_sha256": {"saved": "a"}}, {"state_sha256": "x"}])
 def test_a_state_without_its_hashes_is_no_evidence(facts: dict[str, Any]):
     check = CHECKS[1]
-    observation = CheckObservation(check="c", arm="candidate", state="COMPLETE", facts=facts, read_block=lambda _: ROWS)
+    observation = CheckObservation(
+        check="c", arm="candidate", state="COMPLETE", facts=facts, read_block=lambda _: block_of(ROWS)
+    )
     with pytest.raises(EvidenceError, match="hashes"):
         judge_check(check, observation)
 
