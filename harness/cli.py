@@ -42,6 +42,8 @@ MODULES: Final[Mapping[str, str]] = {
     "list": "campaigns",
     "show": "campaigns",
     "audit": "evidence",
+    "bundle": "evidence",
+    "import": "evidence",
     "protocol": "protocols",
     "engine": "engines",
     "model": "models",

@@ -31,6 +31,7 @@ KINDS: Final = frozenset(
         "store.created",
         "store.recovered",
         "key.added",
+        "bundle.imported",
         "campaign.locked",
         "preflight.recorded",
         "receipt.recorded",
@@ -38,7 +39,9 @@ KINDS: Final = frozenset(
         "load.sealed",
         "campaign.interrupted",
         "campaign.resumed",
+        "campaign.cancelled",
         "verdict.recorded",
+        "review.recorded",
         "report.recorded",
         "checkpoint.signed",
     }

@@ -154,7 +154,8 @@ class Store:
     # --- writing -------------------------------------------------------------------------------------------------
 
     @property
-    def _writer(self) -> Journal:
+    def writer(self) -> Journal:
+        """Return the journal of a store that is open for writing. Raises `HostError` for any other."""
         if self._journal is None:
             raise HostError("the store is open for reading only", where=str(self.root))
         return self._journal
@@ -168,7 +169,7 @@ class Store:
         text (see `salted_text`). Raises `EvidenceError` if a hash in the lock does not fit, `ProtocolError` if the
         protocol holds a secret.
         """
-        journal, locked = self._writer, parse_lock(lock)
+        journal, locked = self.writer, parse_lock(lock)
         _check_promises(locked, requests, texts)
         if journal.secrets.text(protocol) != protocol:
             raise ProtocolError("the protocol holds a secret", hint="protocols are published: keep keys out of them")
@@ -199,16 +200,18 @@ class Store:
 
     def resume_campaign(self, campaign_id: str) -> CampaignRecorder:
         """Go on with a campaign that has no verdict yet; ``latest`` or a unique beginning of its name will do."""
-        journal, state = self._writer, self._campaign(campaign_id)
+        journal, state = self.writer, self._campaign(campaign_id)
         if state.verdicts:
             raise EvidenceError(f"campaign {state.campaign_id} has its verdict", hint="see `assay report`")
+        if state.is_cancelled:
+            raise EvidenceError(f"campaign {state.campaign_id} was cancelled", hint="`assay run` starts another one")
         payload: dict[str, JsonValue] = {"campaign": state.campaign_id}
         journal.record("campaign.resumed", payload, lock=state.lock_sha256)
         return CampaignRecorder(journal, state.campaign_id)
 
     def campaign_recorder(self, campaign_id: str) -> CampaignRecorder:
         """Add to a campaign (a report, a receipt) without resuming it."""
-        return CampaignRecorder(self._writer, self._campaign(campaign_id).campaign_id)
+        return CampaignRecorder(self.writer, self._campaign(campaign_id).campaign_id)
 
     # --- reading -------------------------------------------------------------------------------------------------
 

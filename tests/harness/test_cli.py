@@ -281,7 +281,7 @@ def test_colours_follow_the_terminal_and_no_color(finished: Any, variables: dict
 def test_the_root_group_has_no_stub(capsys: pytest.CaptureFixture[str]) -> None:
     """What is not built does not exist as a command."""
     assert set(cli.list_commands(None)) == set(MODULES)  # type: ignore[arg-type]
-    for name in ("judge", "compare", "bundle", "calibrate", "simulate"):
+    for name in ("compare", "calibrate", "simulate"):
         assert run_cli([name]) == 2
     capsys.readouterr()
 

@@ -17,9 +17,12 @@ from protocols.schedule import expand_schedule
 from protocols.schema import Protocol
 from protocols.verdicts import combine
 from protocols.yaml_tree import parse_yaml, plain_value
+from recorder.bundle import write_bundle
+from recorder.campaign_state import read_campaigns
 from recorder.files import Files
 from recorder.keys import Signer
 from recorder.measure import locked_calibrations
+from recorder.reviews import record_review
 from recorder.store import Store, salted_text
 from recorder.telemetry.sample import FieldSpec, Reading, Sample
 
@@ -274,6 +277,22 @@ def judge(store: Any, campaign: Any) -> None:
     campaign.record_verdict(results, verdict)
     report = f"# {campaign.campaign_id}\n\n{verdict.status}\n"
     campaign.record_report({"report.md": report.encode(), "report.json": json.dumps({"v": verdict.status}).encode()})
+
+
+def review(store: Any, *, decision: str, status: str | None = None, by: Signer = SIGNER) -> None:
+    """Review the newest verdict of the newest campaign."""
+    state = list(read_campaigns(store.entries()).values())[-1]
+    record_review(
+        store.writer, state, decision=decision, status=status, reviewer="A. Reader", statement="seen it", by=by
+    )
+
+
+def foreign_bundle(folder: Path) -> Path:
+    """The bundle of another store with one campaign."""
+    root, target = folder / "foreign-store", folder / "foreign.assay.tar.zst"
+    run_campaign(root, clock=StepClock(1_700_000_000_000_000_000))
+    write_bundle(root, target)
+    return target
 
 
 def open_store(root: Path, *, files: Files | None = None, create: bool = True, clock: Any = None, **more: Any) -> Store:
