@@ -233,7 +233,10 @@ Tracker::Tracker(Tracker&&) noexcept = default;
 Tracker& Tracker::operator=(Tracker&&) noexcept = default;
 Tracker::~Tracker() = default;
 
-void Tracker::truncate(int32_t t) { state_->prefix.truncate(t); }
+void Tracker::truncate(int32_t t) {
+    state_->prefix.truncate(t);
+    state_->keep();
+}
 
 void Tracker::changed(Change what, int32_t stale_from) {
     State& state = *state_;
