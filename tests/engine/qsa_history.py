@@ -184,7 +184,7 @@ class History:
         )
         action = self.rng.choice(
             ("text", "text", "text", "text", "decode", "decode", "image", "mixed", "hole", "rollback", "rollback")
-            + ("middle", "copy", "share", "restore", "fail", "repeat", "clear")
+            + ("middle", "refill", "copy", "share", "restore", "fail", "repeat", "clear")
         )
         if len(self.free) < 40:
             action = "clear"
@@ -243,6 +243,19 @@ class History:
         self.leave(talk, [cell for cell in own if low <= self.at[cell][0] < high])
         talk.tracker.changed("removed", low)
         self.pause(talk)
+
+    def do_refill(self, talk: Conversation) -> None:
+        """Some cells go, and their coordinates come back in other cells: rows before the end of the prefix."""
+        own = [cell for cell in self.own(talk) if self.owners[cell] == {talk.sequence}]
+        if len(own) < 8:
+            return
+        start = self.rng.randrange(len(own) - 6)
+        gone = own[start : start + 5]
+        keys = [self.at[cell] for cell in gone]
+        self.leave(talk, gone)
+        talk.tracker.changed(self.rng.choice(("removed", "failed")), keys[0][0])
+        for first, last in ((3, 5), (0, 3)):
+            self.run(talk, [Row(self.free.pop(), *key, is_image=key[0] != key[1]) for key in keys[first:last]])
 
     def do_copy(self, talk: Conversation) -> None:
         """All cells of one sequence become another's too; rows are shared."""

@@ -53,7 +53,7 @@ struct Group {
 };
 
 // Groups the ranks by (bucket, sequence set). A group is a block when each of its slots is filled.
-void make_bucket_blocks(const Cells& cells, uint32_t ratio, Scan& out) {
+void make_bucket_blocks([[maybe_unused]] const Cells& cells, uint32_t ratio, Scan& out) {
     Tables& tables = out.tables;
     const auto width = static_cast<int32_t>(ratio);
     out.block_of_rank.assign(tables.n_own(), -1);

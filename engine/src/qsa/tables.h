@@ -75,6 +75,13 @@ inline uint32_t tail_end(uint32_t n_visible) {
     return n_visible;
 }
 
+#if defined(ASSAY_FAULT_HOLES_INVALIDATE_PREFIX)
+// Whether positions are left out between two neighbouring ranks; an image reaches as far as its last cell.
+inline bool is_hole(const Coordinates& before, const Coordinates& after) {
+    return after.t > std::max({before.t, before.y, before.x}) + 1;
+}
+#endif
+
 inline bool is_text(const Row& row) {
 #if defined(ASSAY_FAULT_TEXT_AXIS3_REQUIRED)
     if (row.fourth != row.at.t) return false;
