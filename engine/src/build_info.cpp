@@ -1,5 +1,5 @@
-// The only translation unit that knows the layout salt and the list of faults, so that changing them
-// recompiles this file (and the one that holds the fault) and relinks the rest.
+// The only translation unit that knows the layout salt and the list of this library's faults, so that changing them
+// recompiles this file (and the one that holds the fault) and relinks the rest. Block selection names its own.
 #include "build_info.h"
 
 #include <exception>
@@ -8,6 +8,7 @@
 #include "devices.h"
 #include "engine.h"
 #include "json_text.h"
+#include "qsa/qsa.h"
 
 #ifndef ASSAY_LAYOUT_SALT
 #define ASSAY_LAYOUT_SALT 0
@@ -28,11 +29,11 @@ namespace {
 void write_faults(JsonText& json) {
     json.key("faults");
     json.open('[');
-    const std::string faults = ASSAY_FAULTS_TEXT;
+    const std::string faults = std::string(ASSAY_FAULTS_TEXT) + "," + qsa::faults();
     for (size_t begin = 0; begin < faults.size();) {
         size_t end = faults.find(',', begin);
         if (end == std::string::npos) end = faults.size();
-        json.value(faults.substr(begin, end - begin).c_str());
+        if (end > begin) json.value(faults.substr(begin, end - begin).c_str());
         begin = end + 1;
     }
     json.close(']');
@@ -76,6 +77,7 @@ std::string describe() {
     json.field("sanitizers", ASSAY_SANITIZE_TEXT);
     json.field("layout_salt", static_cast<uint64_t>(ASSAY_LAYOUT_SALT));
     write_faults(json);
+    json.field("qsa_path", qsa::path());
     try {
         write_back_ends(json);
     } catch (const std::exception& error) { json.field("error", error.what()); }

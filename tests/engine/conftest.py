@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from qsa_library import Library
 
-from engine.build import BuildSpec, EngineBuild, build_engine
+from engine.build import BuildSpec, EngineBuild, build_engine, installed_build
 from engine.models import fetched_model
 from protocols.errors import EngineError
 
@@ -326,3 +327,12 @@ def in_parallel() -> Callable[..., list[Any]]:
         return results
 
     return call
+
+
+@pytest.fixture(scope="session")
+def qsa() -> Library:
+    """Return the installed library for block selection."""
+    try:
+        return Library(installed_build().folder / "lib" / "libassay-qsa.so")
+    except (EngineError, OSError) as error:
+        pytest.skip(f"NOT_RUN: {error}")
