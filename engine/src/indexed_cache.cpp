@@ -49,7 +49,7 @@ IndexedCache::IndexedCache(const Model& model, const assay_session_settings& set
         keys_.push_back(ggml_new_tensor_2d(context, type_, shape.n_embd_kv(), n_rows));
         values_.push_back(ggml_new_tensor_2d(context, type_, shape.n_embd_kv(), n_rows));
         raw_.push_back(ggml_new_tensor_2d(context, raw_type, shape.index_size, n_rows));
-        pooled_.push_back(ggml_new_tensor_2d(context, GGML_TYPE_F32, shape.index_size, spare_block() + 1));
+        pooled_.push_back(ggml_new_tensor_2d(context, GGML_TYPE_F32, shape.index_size, spare_block() + qsa::kBiasPadding));
     }
     ggml_context* tables = by_device[model.layer_device(kind.layers.back())];
     own_table_ = ggml_new_tensor_2d(tables, GGML_TYPE_I32, n_own_max_, n_sequences_);

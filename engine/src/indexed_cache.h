@@ -47,12 +47,12 @@ public:
     ggml_tensor* keys(uint32_t i) const { return keys_[i]; }      // [kv heads * head size, rows]
     ggml_tensor* values(uint32_t i) const { return values_[i]; }  // [kv heads * head size, rows]
     ggml_tensor* raw(uint32_t i) const { return raw_[i]; }        // [index size, rows], f32 or f16
-    ggml_tensor* pooled(uint32_t i) const { return pooled_[i]; }  // f32 [index size, n_blocks_max * sequences + 1]
+    ggml_tensor* pooled(uint32_t i) const { return pooled_[i]; }  // f32 [index size, n_blocks_max * sequences + some]
     ggml_tensor* own_table() const { return own_table_; }         // i32 [n_own_max, sequences]: rank -> row
     ggml_tensor* block_table() const { return block_table_; }     // i32 [ratio, n_blocks_max * sequences]
     uint32_t n_own_max() const { return n_own_max_; }             // padded, so that views may be rounded up
     uint32_t n_blocks_max() const { return n_blocks_max_; }
-    // A row of `pooled` that nobody reads.
+    // A row of `pooled` that no selection looks at.
     int64_t spare_block() const { return int64_t{n_blocks_max_} * n_sequences_; }
 
     qsa::Tracker& tracker(uint32_t sequence) { return trackers_[sequence]; }

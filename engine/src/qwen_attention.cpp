@@ -89,7 +89,7 @@ ggml_tensor* QwenBuilder::attention(uint32_t block, ggml_tensor* input) {
         else if (run.is_sparse)
             parts.push_back(attend_selected(index, run, inputs, own(q), own(index_q)));
         else
-            parts.push_back(attend_all(index, run, inputs, own(q)));
+            parts.push_back(attend_all(index, run, own(q)));
         first += run.n_tokens;
     }
     ggml_tensor* out = join(std::move(parts), 1);
@@ -137,13 +137,11 @@ ggml_tensor* QwenBuilder::causal_mask(const QwenRun& run, const QwenRunInputs& i
     return ggml_scale_bias(ctx_, below(inputs.visible, run.n_viewed), -kHidden, kHidden);
 }
 
-ggml_tensor* QwenBuilder::attend_all(uint32_t index, const QwenRun& run, const QwenRunInputs&, ggml_tensor* q) {
-    const auto which = static_cast<size_t>(&run - graph_.shape.runs.data());
-    ggml_tensor* table = c_.cache.own_table();
-    ggml_tensor* ranks = ggml_view_1d(ctx_, table, run.n_viewed, run.sequence * table->nb[1]);
-    ggml_tensor* k = cached(c_.cache.keys(index), ranks, run.n_viewed, 1);
-    ggml_tensor* v = cached(c_.cache.values(index), ranks, run.n_viewed, 1);
-    ggml_tensor* mask = causal_masks_[which];
+// Every query over the same rows, a strip of queries at a time. mask: f32 [rows, queries].
+ggml_tensor* QwenBuilder::attend_rows(uint32_t index, const QwenRun& run, ggml_tensor* rows, ggml_tensor* q,
+                                      ggml_tensor* mask) {
+    ggml_tensor* k = cached(c_.cache.keys(index), rows, run.n_viewed, 1);
+    ggml_tensor* v = cached(c_.cache.values(index), rows, run.n_viewed, 1);
     const int64_t strip = dense_strip(s_, run);
     std::vector<ggml_tensor*> parts;
     for (int64_t at = 0; at < run.n_tokens; at += strip) {
@@ -155,6 +153,22 @@ ggml_tensor* QwenBuilder::attend_all(uint32_t index, const QwenRun& run, const Q
         parts.push_back(softmax_attention(ggml_permute(ctx_, own, 0, 2, 1, 3), k, v, own_mask));
     }
     return join(std::move(parts), 1);
+}
+
+ggml_tensor* QwenBuilder::attend_all(uint32_t index, const QwenRun& run, ggml_tensor* q) {
+    const auto which = static_cast<size_t>(&run - graph_.shape.runs.data());
+    ggml_tensor* table = c_.cache.own_table();
+    ggml_tensor* ranks = ggml_view_1d(ctx_, table, run.n_viewed, run.sequence * table->nb[1]);
+    return attend_rows(index, run, ranks, q, causal_masks_[which]);
+}
+
+// A mask over the cells of the window: the blocks that a query keeps, spread over their cells, and what it may see.
+ggml_tensor* QwenBuilder::attend_masked(uint32_t index, const QwenRun& run, const QwenRunInputs& inputs, ggml_tensor* q,
+                                        ggml_tensor* index_q) {
+    ggml_tensor* kept = kept_mask(scores(index, run, run.n_columns, index_q), inputs.block_bias);
+    ggml_tensor* by_cell = ggml_get_rows(ctx_, ggml_cont(ctx_, ggml_transpose(ctx_, kept)), inputs.block_of_cell);
+    ggml_tensor* mask = ggml_add(ctx_, ggml_cont(ctx_, ggml_transpose(ctx_, by_cell)), inputs.cell_mask);
+    return attend_rows(index, run, inputs.tail, q, mask);
 }
 
 ggml_tensor* QwenBuilder::attend_selected(uint32_t index, const QwenRun& run, const QwenRunInputs& inputs,

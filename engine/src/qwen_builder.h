@@ -56,7 +56,8 @@ private:
     ggml_tensor* rotate(ggml_tensor* heads, ggml_tensor* positions);
     void pool(uint32_t index, const QwenLayer& layer, const QwenRunInputs& inputs, uint32_t n_pooled);
     ggml_tensor* cached(ggml_tensor* rows, ggml_tensor* indices, int64_t n, int64_t n_sets);
-    ggml_tensor* attend_all(uint32_t index, const QwenRun& run, const QwenRunInputs& inputs, ggml_tensor* q);
+    ggml_tensor* attend_rows(uint32_t index, const QwenRun& run, ggml_tensor* rows, ggml_tensor* q, ggml_tensor* mask);
+    ggml_tensor* attend_all(uint32_t index, const QwenRun& run, ggml_tensor* q);
     ggml_tensor* attend_selected(uint32_t index, const QwenRun& run, const QwenRunInputs& inputs, ggml_tensor* q,
                                  ggml_tensor* index_q);
     ggml_tensor* attend_masked(uint32_t index, const QwenRun& run, const QwenRunInputs& inputs, ggml_tensor* q,
@@ -68,6 +69,7 @@ private:
     ggml_tensor* scores(uint32_t index, const QwenRun& run, uint32_t n_blocks, ggml_tensor* index_q);
     ggml_tensor* kept_blocks(ggml_tensor* scores, ggml_tensor* visible, int64_t n_kept);
     ggml_tensor* kept_blocks_plain(ggml_tensor* scores, ggml_tensor* visible, int64_t k);
+    ggml_tensor* kept_mask(ggml_tensor* scores, ggml_tensor* bias);
     ggml_tensor* below(ggml_tensor* limits, int64_t n);
 
     const QwenGraphContext& c_;

@@ -1,5 +1,7 @@
 #include "qwen_graph.h"
 
+#include <cmath>
+
 #include "failure.h"
 #include "qwen_builder.h"
 
@@ -50,6 +52,7 @@ QwenRunInputs QwenBuilder::make_run_inputs(const QwenRun& run) {
     if (run.is_masked) {
         inputs.block_bias = new_input(ctx_, GGML_TYPE_F32, "block_bias", run.n_columns, n);
         inputs.block_of_cell = new_input(ctx_, GGML_TYPE_I32, "block_of_cell", run.n_viewed);
+        inputs.tail = new_input(ctx_, GGML_TYPE_I32, "window", run.n_viewed);
         inputs.cell_mask = new_input(ctx_, GGML_TYPE_F32, "cell_mask", run.n_viewed, n);
     } else {
         inputs.visible = new_input(ctx_, GGML_TYPE_F32, "visible", 1, n);

@@ -45,7 +45,7 @@ struct HistoryInputs {
 
 struct QwenRunInputs {
     ggml_tensor* visible = nullptr;         // f32 [1, n_tokens]: ranks or blocks that may be seen
-    ggml_tensor* tail = nullptr;            // i32 [n_tail, n_tokens]: cache rows
+    ggml_tensor* tail = nullptr;            // i32 [n_tail, n_tokens]: cache rows; masked: [n_viewed]
     ggml_tensor* tail_mask = nullptr;       // f32 [n_tail, n_tokens]: 0 or -1e30
     ggml_tensor* block_bias = nullptr;      // f32 [n_columns, n_tokens]
     ggml_tensor* block_of_cell = nullptr;   // i32 [n_viewed]

@@ -1,5 +1,6 @@
 // The inputs of a qwen4exp graph, from selections, cells and recurrent rows.
 #include <algorithm>
+#include <numeric>
 
 #include "failure.h"
 #include "qwen_evaluator.h"
@@ -136,6 +137,9 @@ void QwenEvaluator::set_selection(const QwenRun& run, const QwenRunInputs& input
         // A cell without a block is hidden by the cell mask; any column will do.
         std::replace(numbers_.begin(), numbers_.end(), -1, 0);
         send(inputs.block_of_cell, numbers_);
+        numbers_.resize(run.n_viewed);
+        std::iota(numbers_.begin(), numbers_.end(), static_cast<int32_t>(parts_.cache.cells.row(run.sequence, 0)));
+        send(inputs.tail, numbers_);
         reals_.assign(masks.cell_mask.begin(), masks.cell_mask.end());
         for (float& value : reals_) value = std::max(value, kHidden);
         send(inputs.cell_mask, reals_);

@@ -26,6 +26,8 @@ ggml_tensor* QwenBuilder::scores(uint32_t index, const QwenRun& run, uint32_t n_
 
 namespace {
 
+constexpr float kHiddenBlock = -1e30F;
+
 // Of the first `limit` scores the k largest, the earlier of equals first, as rising ordinals; the rest of `out` is 0.
 void keep_largest(const float* scores, int64_t limit, int64_t k, int32_t* out, std::vector<int32_t>& order) {
     if (limit <= k) {
@@ -56,7 +58,44 @@ void keep_blocks(ggml_tensor* out, int ith, int nth, void* userdata) {
     }
 }
 
+// Sources: scores and biases [blocks, queries], and one ordinal a block that may be kept. userdata as above.
+void mask_blocks(ggml_tensor* out, int ith, int nth, void* userdata) {
+    const ggml_tensor* scores = out->src[0];
+    const ggml_tensor* bias = out->src[1];
+    const int64_t n = scores->ne[0];
+    const int64_t n_kept = out->src[2]->ne[0];
+    auto& order = (*static_cast<SelectScratch*>(userdata))[static_cast<size_t>(ith)];
+    for (int64_t query = ith; query < out->ne[1]; query += nth) {
+        const auto row = [query](const ggml_tensor* tensor) {
+            return reinterpret_cast<float*>(static_cast<char*>(tensor->data) + static_cast<size_t>(query) * tensor->nb[1]);
+        };
+        const float* score = row(scores);
+        const float* own_bias = row(bias);
+        float* mask = row(out);
+        int64_t n_competing = 0;
+        for (int64_t i = 0; i < n; ++i) {
+            mask[i] = own_bias[i] >= qsa::kAlways ? 0.0F : kHiddenBlock;
+            if (own_bias[i] == 0.0F) order[static_cast<size_t>(n_competing++)] = static_cast<int32_t>(i);
+        }
+        const int64_t k = std::min(n_kept, n_competing);
+        std::nth_element(order.begin(), order.begin() + k, order.begin() + n_competing, [score](int32_t a, int32_t b) {
+            return score[a] > score[b] || (score[a] == score[b] && a < b);
+        });
+        for (int64_t i = 0; i < k; ++i) mask[order[static_cast<size_t>(i)]] = 0.0F;
+    }
+}
+
 }  // namespace
+
+// f32 [blocks, queries]: 0 for the blocks that the query keeps, those that it always keeps beside the budget. Only on the
+// host: the masked route exists for one policy of the past.
+ggml_tensor* QwenBuilder::kept_mask(ggml_tensor* scores, ggml_tensor* bias) {
+    graph_.scratch.push_back(std::make_unique<SelectScratch>(
+        c_.n_threads_max, std::vector<int32_t>(static_cast<size_t>(scores->ne[0]))));
+    ggml_tensor* sources[] = {scores, bias, ggml_arange(ctx_, 0.0F, static_cast<float>(s_.kept_blocks()), 1.0F)};
+    return ggml_custom_4d(ctx_, GGML_TYPE_F32, scores->ne[0], scores->ne[1], 1, 1, sources, 3, mask_blocks,
+                          GGML_N_TASKS_MAX, graph_.scratch.back().get());
+}
 
 // i32 [kept, queries], rising ordinals; those past min(kept, visible) are dead.
 ggml_tensor* QwenBuilder::kept_blocks(ggml_tensor* scores, ggml_tensor* visible, int64_t n_kept) {
