@@ -61,7 +61,16 @@ typedef struct assay_session_settings {
     uint32_t n_threads_batch; /* prefill */
     int32_t kv_type;       /* enum assay_kv_type */
     bool kv_unified;       /* one stream of cells shared by all sequences */
-    bool flash_attention;  /* default true; one fused operator instead of several, needed for q8_0 */
+    bool flash_attention;  /* default true; one fused operator instead of several, needed for q8_0 (llama family) */
+    /* From here on qwen4exp only, save reserved_layout. */
+    bool reserved_layout;  /* unified: a sequence takes cells of its own stretch (n_ctx / n_seq) only */
+    bool bucket_policy;    /* blocks of sparse attention by position bucket, as the forks have it, not by rank */
+    bool plain_operators;  /* only operators that every back end has; same results */
+    uint32_t n_rollback;   /* tokens at the end of a sequence that can be removed again; n_draft raises it */
+    uint32_t n_draft;      /* most tokens drafted at a time, 0 to 6; 0: no draft cache */
+    int32_t draft_kv_type; /* enum assay_kv_type of the draft cache */
+    uint32_t n_draft_vocab; /* the draft chooses among the first ids of the vocabulary; 0: among all */
+    uint64_t ple_cache_bytes; /* decoded pages of the n-gram table, default 64 MiB */
 } assay_session_settings;
 
 /* One batch. Arrays have n entries; logits[i] != 0 asks for the row of token i. */
@@ -86,6 +95,15 @@ typedef struct assay_work {
     uint64_t n_mapping_steps;   /* entries of index and mask inputs that the host wrote */
     uint64_t n_allocations;     /* compute buffers (re)allocated */
     uint64_t n_tokens_evaluated;
+    /* qwen4exp */
+    uint64_t n_runs_guarded;    /* runs (tokens of one sequence in a ubatch) by the route of their selection */
+    uint64_t n_runs_general;
+    uint64_t n_runs_masked;
+    uint64_t n_scans;           /* fall-backs to a scan of the cells */
+    uint64_t n_ple_rows;        /* rows of the n-gram table asked for */
+    uint64_t n_ple_misses;      /* of these, rows read from the file */
+    uint64_t n_drafted;
+    uint64_t n_accepted;
 } assay_work;
 
 ASSAY_API assay_model_settings assay_model_defaults(void);

@@ -102,6 +102,8 @@ assay_session_settings assay_session_defaults(void) {
     settings.n_threads_batch = 2;
     settings.kv_type = ASSAY_KV_F16;
     settings.flash_attention = true;
+    settings.draft_kv_type = ASSAY_KV_F16;
+    settings.ple_cache_bytes = UINT64_C(64) << 20;
     return settings;
 }
 

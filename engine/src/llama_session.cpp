@@ -277,8 +277,4 @@ void LlamaSession::run_once(Graph& graph) {
     executor_->allocate(graph.nodes, graph.shape.n_tokens);
 }
 
-std::unique_ptr<Session> make_session(const Model& model, const assay_session_settings& settings) {
-    return std::make_unique<LlamaSession>(model, settings);
-}
-
 }  // namespace assay
