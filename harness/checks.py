@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Final
 
 from engine.identity import mapped_files, mapping_problems
+from engine.recall_prompts import CODE_TOKENS, KEY_TOKENS, follow_up, recall_prompt
 from engine.worker import EngineWorker, Session
 from harness.preparation import Prepared
 from protocols.canonical import JsonValue
 from protocols.check_schema import (
     Check,
+    CheckBase,
     DeterminismCheck,
     ForeignContentCheck,
+    RecallCheck,
     SequenceCopyCheck,
     StateRoundTripCheck,
+    StepsCheck,
     fixture_tokens,
 )
 from protocols.errors import EngineError
@@ -30,6 +34,7 @@ from protocols.measurements import ARMS, Arm, Block, CheckObservation
 
 Blocks = dict[str, Block]
 OWN: Final = "own"
+FOLLOW_UP_TOKENS: Final = 40
 OTHER: Final = ("foreign-one", "foreign-other")
 
 
@@ -84,6 +89,9 @@ class _Runs:
                     blocks["solo"] = self._solo(worker, check)
                     for name, other in zip(("beside_one", "beside_other"), OTHER, strict=True):
                         blocks[name] = self._beside(worker, check, other)
+            case RecallCheck():
+                with self._worker() as worker:
+                    facts["replies"] = self._recall(worker, check)
         return facts | {"vocabulary": self._vocabulary}
 
     @contextmanager
@@ -98,7 +106,39 @@ class _Runs:
                 raise EngineError("the worker does not run what is locked: " + "; ".join(problems))
             yield worker
 
-    def _session(self, worker: EngineWorker, check: Check, *, sequences: int, tokens: int) -> None:
+    def _recall(self, worker: EngineWorker, check: RecallCheck) -> list[JsonValue]:
+        """Ask every conversation for its first code, then in turns for the others; return all replies."""
+        prompts = [
+            recall_prompt(f"{check.id} {number}", distance_tokens=check.distance_tokens, secrets=check.secrets)
+            for number in range(check.conversations)
+        ]
+        turn_tokens = FOLLOW_UP_TOKENS + KEY_TOKENS + CODE_TOKENS
+        longest = max(len(prompt.ids) for prompt in prompts) + CODE_TOKENS + check.secrets * turn_tokens
+        self._session(worker, check, sequences=check.conversations, tokens=longest)
+        evaluated = [0] * check.conversations
+        replies: list[JsonValue] = []
+        for asked in range(check.secrets):
+            for number, prompt in enumerate(prompts):
+                reply = self._reply(worker, list(prompt.ids[evaluated[number] :]), evaluated[number], number)
+                evaluated[number] = len(prompt.ids) + CODE_TOKENS - 1
+                expected: list[JsonValue] = [*prompt.expected_ids]
+                found: list[JsonValue] = [*reply]
+                replies.append({"conversation": number, "asked": asked, "expected": expected, "found": found})
+                if asked + 1 < check.secrets:
+                    prompts[number] = follow_up(prompt, tuple(reply), asked=asked + 1, filler_tokens=FOLLOW_UP_TOKENS)
+        return replies
+
+    def _reply(self, worker: EngineWorker, tokens: list[int], start: int, sequence: int) -> list[int]:
+        """Evaluate tokens and go on greedily for as many tokens as a code has."""
+        reply: list[int] = []
+        for _ in range(CODE_TOKENS):
+            row = worker.decode(tokens, start=start, sequence=sequence, rows="last")[0]
+            start += len(tokens)
+            tokens = [int(row.argmax())]
+            reply += tokens
+        return reply
+
+    def _session(self, worker: EngineWorker, check: CheckBase, *, sequences: int, tokens: int) -> None:
         mode = getattr(check, "kv_mode", "split")
         whole = tokens * sequences if mode == "unified" else tokens
         worker.open_session(
@@ -112,33 +152,33 @@ class _Runs:
             )
         )
 
-    def _tokens(self, check: Check, name: str, count: int) -> list[int]:
+    def _tokens(self, check: StepsCheck, name: str, count: int) -> list[int]:
         return fixture_tokens(check, name, count, self._vocabulary)
 
-    def _own(self, check: Check) -> tuple[list[int], list[int]]:
+    def _own(self, check: StepsCheck) -> tuple[list[int], list[int]]:
         """Return the conversation's prompt and its teacher-forced steps."""
         ids = self._tokens(check, OWN, check.prompt_tokens + check.steps)
         return ids[: check.prompt_tokens], ids[check.prompt_tokens :]
 
-    def _longest(self, check: Check) -> int:
+    def _longest(self, check: StepsCheck) -> int:
         other = check.foreign_tokens if isinstance(check, ForeignContentCheck) else 0
         return max(check.prompt_tokens, other) + check.steps
 
-    def _open(self, worker: EngineWorker, check: Check) -> None:
+    def _open(self, worker: EngineWorker, check: StepsCheck) -> None:
         """Open a session of two sequences: the same layout for every run of a check."""
         self._session(worker, check, sequences=2, tokens=self._longest(check))
 
-    def _steps(self, worker: EngineWorker, check: Check, *, sequence: int = 0) -> Block:
+    def _steps(self, worker: EngineWorker, check: StepsCheck, *, sequence: int = 0) -> Block:
         rows = [
             worker.decode([token], start=check.prompt_tokens + place, sequence=sequence).tobytes()
             for place, token in enumerate(self._own(check)[1])
         ]
         return self._block(rows)
 
-    def _prompt(self, worker: EngineWorker, check: Check) -> None:
+    def _prompt(self, worker: EngineWorker, check: StepsCheck) -> None:
         worker.decode(self._own(check)[0], start=0, rows="none")
 
-    def _solo(self, worker: EngineWorker, check: Check) -> Block:
+    def _solo(self, worker: EngineWorker, check: StepsCheck) -> Block:
         self._open(worker, check)
         self._prompt(worker, check)
         return self._steps(worker, check)

@@ -102,7 +102,8 @@ def test_a_fault_is_caught(build: EngineBuild, tmp_path: Path, fault: str) -> No
 
 
 @pytest.mark.parametrize(
-    "fault", ["position-only-blocks", "image-one-block", "rank-order-ignored", "tail-off-by-one", "stale-prefix-after-rollback"]
+    "fault",
+    ["position-only-blocks", "image-one-block", "rank-order-ignored", "tail-off-by-one", "stale-prefix-after-rollback"],
 )
 def test_random_histories_catch_a_fault_too(tmp_path: Path, fault: str) -> None:
     library = Library(compile_library(tmp_path, macro(fault)))

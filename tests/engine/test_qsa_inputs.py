@@ -93,9 +93,7 @@ def test_an_image_and_its_neighbours_equal_the_reference_in_both_forms(qsa: Libr
             cells.put(Row(300 + t, t, t, t), [1])
         spread = iter(range(290, -1, -1))  # backwards: cell order is no rank order
         text = [Row(next(spread), t, t, t) for t in range(30)]
-        image = [
-            Row(next(spread), 30, 30 + a, 30 + b, is_image=True) for a in range(height) for b in range(width)
-        ]
+        image = [Row(next(spread), 30, 30 + a, 30 + b, is_image=True) for a in range(height) for b in range(width)]
         after = 30 + max(height, width)
         more = [Row(next(spread), t, t, t) for t in range(after, after + 9)]
         with Tracker(qsa, 0, ratio=RATIO, policy=policy) as tracker:
@@ -104,9 +102,7 @@ def test_an_image_and_its_neighbours_equal_the_reference_in_both_forms(qsa: Libr
                     cells.put(row, [0])
                 cells.refresh()
                 tracker.select(cells, rows)
-                expected = selection_inputs(
-                    cells.stream(), 0, keys_of(rows).reshape(-1, 3), ratio=RATIO, policy=policy
-                )
+                expected = selection_inputs(cells.stream(), 0, keys_of(rows).reshape(-1, 3), ratio=RATIO, policy=policy)
                 for name, wanted in expected.items():
                     assert tracker.input(name).tobytes() == wanted.tobytes(), (policy, n_others, height, width, name)
                 tracker.computed()
