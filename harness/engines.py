@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.build import BuildSpec, EngineBuild, build_engine, copy_build, installed_build, open_build
-from engine.models import MODELS, resolve_model
+from engine.models import MADE_MODELS, MODELS, resolve_model
 from engine.worker import EngineWorker
 from protocols.errors import EngineError, HostError, ProtocolError
 from protocols.schema import ModelReference
@@ -60,7 +60,7 @@ def build_facts(build: EngineBuild) -> dict[str, Any]:
 
 def find_model(name_or_path: str) -> Path:
     """Return a model file: a known name, or a path."""
-    is_name = name_or_path in MODELS
+    is_name = name_or_path in MODELS or name_or_path in MADE_MODELS
     reference = ModelReference(name=name_or_path) if is_name else ModelReference(path=name_or_path)
     return resolve_model(reference, base=Path.cwd())
 
