@@ -22,7 +22,9 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final
+
+import msgspec
 
 MAGIC: Final = b"ASSAYW1\n"
 SENT_BYTES: Final = 1
@@ -55,7 +57,7 @@ class EndReason(StrEnum):
     """Anything else."""
 
 
-class Read(NamedTuple):
+class Read(msgspec.Struct, frozen=True, gc=False):
     """One socket read: its time (monotonic, ns) and its bytes."""
 
     t_ns: int
@@ -134,23 +136,25 @@ def _read_records(data: bytes) -> Wire:
     backward: list[str] = []
     end_ns: int | None = None
     end_reason: str | None = None
-    unpack, header_bytes, total = _RECORD.unpack_from, _RECORD.size, len(data)
+    unpack, header_bytes, total, keep = _RECORD.unpack_from, _RECORD.size, len(data), reads.append
     offset, newest_ns = len(MAGIC), 0
     while offset + header_bytes <= total and end_reason is None:
         kind, t_ns, length = unpack(data, offset)
         start = offset + header_bytes
         stop = start + length
-        if stop > total or not SENT_BYTES <= kind <= END:
+        if stop > total:
             break
         if kind == READ:
-            reads.append(Read(t_ns, data[start:stop]))
+            keep(Read(t_ns, data[start:stop]))
         elif kind == SENT_BYTES:
             request.append(data[start:stop])
             t_ns = newest_ns
         elif kind == SENT_STAMP:
             sent.append(t_ns)
-        else:
+        elif kind == END:
             end_ns, end_reason = t_ns, data[start:stop].decode("utf-8", "replace")
+        else:
+            break
         if t_ns < newest_ns:
             backward.append(f"byte {offset}: time steps back by {newest_ns - t_ns} ns")
         else:
