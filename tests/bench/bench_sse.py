@@ -57,8 +57,6 @@ DATA = read_stream(RESPONSE.body).data
 BODY = RESPONSE.body.data
 
 
-
-
 def read_lines_and_json() -> None:
     for line in BODY.decode().split("\n"):
         if line.startswith("data: "):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 import time
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,6 +15,8 @@ from hypothesis import strategies as st
 from recorder.body import Body
 from recorder.sse import Event, EventStreamReader, Stream, is_done, read_by_pieces
 from recorder.sse import read_stream as read_body
+
+W = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("whatwg.py"))))
 
 
 def read_stream(pieces: list[tuple[int, bytes, int]]) -> Stream:
@@ -28,33 +33,6 @@ def events_of(*parts: bytes) -> list[Event]:
 
 def data_of(*parts: bytes) -> list[bytes]:
     return [event.data for event in events_of(*parts)]
-
-
-def reference(body: bytes) -> list[tuple[bytes, str, int]]:
-    """The standard, followed to the letter over the whole body: (data, name, place of the byte that dispatched it)."""
-    place = 3 if body.startswith(b"\xef\xbb\xbf") else 0
-    found: list[tuple[bytes, str, int]] = []
-    data, name = b"", b""
-    while place < len(body):
-        stop = place
-        while stop < len(body) and body[stop] not in b"\r\n":
-            stop += 1
-        if stop == len(body):
-            break
-        line, end = body[place:stop], stop
-        place = stop + (2 if body[stop : stop + 2] == b"\r\n" else 1)
-        if not line:
-            if data:
-                found.append((data[:-1], name.decode("utf-8", "replace") or "message", end))
-            data, name = b"", b""
-        elif not line.startswith(b":"):
-            field, _, value = line.partition(b":")
-            value = value[1:] if value.startswith(b" ") else value
-            if field == b"data":
-                data += value + b"\n"
-            elif field == b"event":
-                name = value
-    return found
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
@@ -178,7 +156,7 @@ def test_any_split_into_reads_gives_the_events_of_the_standard_at_the_reads_that
     borders = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     pieces = [(100 + index, body[a:b], index) for index, (a, b) in enumerate(pairwise(borders))]
     expected = []
-    for data, name, place in reference(body):
+    for data, name, place in W.reference(body):
         piece = next(index for index, border in enumerate(borders[1:]) if border > place)
         expected.append(Event(100 + piece, data, name, read_index=piece))
     stream = read_stream(pieces)
@@ -219,7 +197,7 @@ def test_plain_events_with_one_odd_thing_between_them_are_read_alike_in_all_ways
     body = before + frames[0] + between + frames[1] + after
     borders = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     stream = read_stream([(index * 3, body[a:b], index) for index, (a, b) in enumerate(pairwise(borders))])
-    assert len(stream.data) - stream.is_cut == len(reference(body))
+    assert len(stream.data) - stream.is_cut == len(W.reference(body))
 
 
 def test_many_small_reads_of_one_large_event_cost_linear_time() -> None:
