@@ -127,12 +127,12 @@ def decode_openai(data: bytes) -> Decoded:
     except (msgspec.MsgspecError, RecursionError):
         return _slow_openai(data)
     (choice,) = chunk.choices
-    text, reasoning = choice.text or "", ""
+    text, reasoning, is_mixed = choice.text or "", "", False
     delta = choice.delta
     if delta is not None:
-        text = delta.content or text
-        reasoning = delta.reasoning_content or delta.reasoning or ""
-    if not (text or reasoning) or chunk.object == "error":
+        is_mixed = bool(text)
+        text, reasoning = delta.content or "", delta.reasoning_content or delta.reasoning or ""
+    if is_mixed or not (text or reasoning) or chunk.object == "error":
         return _slow_openai(data)
     return Decoded(TOKEN, (), text, reasoning)
 

@@ -19,10 +19,10 @@ middle of a record; everything before that record is read, and the rest is kept 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import BinaryIO, Final
+from typing import Final
 
 import msgspec
 
@@ -85,14 +85,14 @@ class Wire:
 
 
 class WireWriter:
-    """Writes one exchange to a binary file and flushes after each record.
+    """Writes one exchange: each record in one call of ``write``, which must not keep anything back.
 
-    The caller owns the file: it opens it for writing at position 0 and closes it.
+    ``write`` belongs to a file at position 0 that the caller opens and closes.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._write(MAGIC)
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write: Final = write
+        write(MAGIC)
 
     def sent_bytes(self, data: bytes) -> None:
         """Record request bytes (with secrets already replaced)."""
@@ -112,10 +112,6 @@ class WireWriter:
         """Record the end of the exchange. Nothing may follow."""
         text = reason.encode("utf-8", "replace")
         self._write(_RECORD.pack(END, t_ns, len(text)) + text)
-
-    def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
 
 
 def read_wire(data: bytes) -> Wire:

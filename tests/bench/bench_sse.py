@@ -25,7 +25,7 @@ EVENTS = 1_000
 
 def recording() -> bytes:
     file = io.BytesIO()
-    writer = WireWriter(file)
+    writer = WireWriter(file.write)
     writer.sent_bytes(b"POST /completion HTTP/1.1\r\n\r\n{}")
     writer.sent(0)
     writer.read(1, b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
