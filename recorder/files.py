@@ -42,9 +42,9 @@ class Files:
 
     def write(self, descriptor: int, data: bytes | memoryview) -> None:
         """Write all of ``data``; a short write is continued."""
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        written = os.write(descriptor, data)  # nearly always all of it
+        while written < len(data):
+            written += os.write(descriptor, memoryview(data)[written:])
 
     def fsync(self, descriptor: int) -> None:
         """Force a file to the disk."""

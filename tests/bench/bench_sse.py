@@ -16,16 +16,16 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from recorder.derive import derive_request
 from recorder.http1 import parse_response
-from recorder.sse import EventStreamReader, read_stream
+from recorder.sse import read_by_pieces, read_stream
 from recorder.stream_events import decode_native
 from recorder.wire import WireWriter, read_wire
 
-EVENTS = 20_000
+EVENTS = 1_000
 
 
 def recording() -> bytes:
     file = io.BytesIO()
-    writer = WireWriter(file)
+    writer = WireWriter(file.write)
     writer.sent_bytes(b"POST /completion HTTP/1.1\r\n\r\n{}")
     writer.sent(0)
     writer.read(1, b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -53,14 +53,8 @@ def recording() -> bytes:
 RECORDING = recording()
 WIRE = read_wire(RECORDING)
 RESPONSE = parse_response(WIRE.reads)
-DATA = [event.data for event in read_stream(RESPONSE.body).events]
-BODY = b"".join(piece.data for piece in RESPONSE.body)
-
-
-def read_events_one_by_one() -> None:
-    reader = EventStreamReader()
-    for piece in RESPONSE.body:
-        reader.feed(*piece)
+DATA = read_stream(RESPONSE.body).data
+BODY = RESPONSE.body.data
 
 
 def read_lines_and_json() -> None:
@@ -77,7 +71,7 @@ CASES: dict[str, Callable[[], object]] = {
     "wire": lambda: read_wire(RECORDING),
     "http": lambda: parse_response(WIRE.reads),
     "sse whole body": lambda: read_stream(RESPONSE.body),
-    "sse read by read": read_events_one_by_one,
+    "sse read by read": lambda: read_by_pieces(RESPONSE.body),
     "json of a token": lambda: [decode_native(data) for data in DATA],
     "wire to measurement": derive_everything,
     "lines and json.loads, body only": read_lines_and_json,

@@ -44,6 +44,7 @@ def test_the_evidence_tells_the_same_order(finished: Any) -> None:
             "engine.ready",
             "telemetry.started",
             *["exchange.opened"] * 4,
+            "client.watched",
             "telemetry.end",
             "engine.stopped",
         ]
