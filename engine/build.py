@@ -334,7 +334,9 @@ def _check(spec: BuildSpec) -> None:
         raise EngineError(f"a layout salt is a number from 0, not {spec.layout_salt}")
     for fault in spec.faults:
         if not _FAULT.fullmatch(fault):
-            raise EngineError(f"{fault!r} does not name a fault", hint="write it like slow-decode=30 or image-one-block")
+            raise EngineError(
+                f"{fault!r} does not name a fault", hint="write it like slow-decode=30 or image-one-block"
+            )
     if len(set(spec.faults)) != len(spec.faults):
         raise EngineError("a fault is named twice")
     if spec.qsa_path not in QSA_PATHS:
