@@ -12,7 +12,8 @@ from protocols.errors import EvidenceError, HostError, UsageError
 from protocols.lock import parse_lock
 from recorder.audit import AuditResult, Level
 from recorder.bundle import SUFFIX
-from recorder.keys import VerifierKey, parse_verifier_key, trusted_keys
+from recorder.key_ring import key_ring
+from recorder.keys import VerifierKey, parse_verifier_key
 
 DESCRIPTIONS: Final = {
     "entries": "every ledger line is an entry in canonical form",
@@ -65,10 +66,19 @@ def read_lock(path: Path) -> bytes:
     return parse_lock(data).lock_bytes()
 
 
-def read_keys(given: Sequence[str]) -> tuple[VerifierKey, ...]:
-    """Return the trusted keys: those given (texts or files), else the user's key ring."""
+class Trusted(NamedTuple):
+    """Keys that an audit trusts, and those that it must not trust."""
+
+    trusted_keys: tuple[VerifierKey, ...]
+    revoked_keys: tuple[VerifierKey, ...]
+
+
+def read_keys(given: Sequence[str]) -> Trusted:
+    """Return the trusted keys: those given (texts or files), else the user's key ring; and what the user revoked."""
+    ring = key_ring()
+    revoked = tuple(one.key for one in ring.revoked)
     if not given:
-        return trusted_keys()
+        return Trusted(ring.trusted, revoked)
     keys = []
     for text in given:
         path = Path(text)
@@ -77,7 +87,7 @@ def read_keys(given: Sequence[str]) -> tuple[VerifierKey, ...]:
         except OSError as error:
             raise HostError(f"the key cannot be read: {error.strerror}", where=text) from None
         keys.append(read_key(content))
-    return tuple(keys)
+    return Trusted(tuple(keys), revoked)
 
 
 def read_key(text: str) -> VerifierKey:

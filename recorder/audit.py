@@ -36,11 +36,12 @@ with itself, and whoever made all of it could have made it up. ``open_points`` s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from protocols.errors import AssayError, EvidenceError, HostError
-from recorder.audit_bundle import check_imports, check_manifest
+from recorder.audit_bundle import AuditFolder, check_imports, check_manifest
 from recorder.audit_chain import check_chain, check_checkpoints, check_head, check_locks
 from recorder.audit_context import LEVELS, Audit, AuditResult, CheckOutcome, Finding, Level
 from recorder.audit_files import check_blobs, check_copies, check_entries, check_files, check_order
@@ -89,38 +90,34 @@ def audit_store(
     level: Level = "recompute",
     campaign: str | None = None,
     trusted_keys: Sequence[VerifierKey] = (),
+    revoked_keys: Sequence[VerifierKey] = (),
     head: str | None = None,
     against: bytes | None = None,
 ) -> AuditResult:
     """Check a store, a bundle or an unpacked bundle up to a level; each level includes those before it.
 
     ``campaign`` limits checks 12 to 15 to one campaign. ``trusted_keys`` are compared by their bytes, whatever their
-    names. ``head`` is ``<entries>:<Merkle root in hex>``, as an earlier audit or a decision gave it. ``against`` is the
-    lock that the campaign (the newest, if none is named) must have.
+    names; successors that they signed are trusted too, ``revoked_keys`` never. ``head`` is ``<entries>:<Merkle root in
+    hex>``, as an earlier audit or a decision gave it. ``against`` is the lock that the campaign (the newest, if none is
+    named) must have.
     Raises `EvidenceError` only where there is no store at all, or where ``campaign`` or ``head`` cannot be read, and
     `HostError` where this user may not read the files.
     """
+    begun = partial(Audit, trusted_keys=tuple(trusted_keys), revoked_keys=tuple(revoked_keys))
+
+    def audit_import(folder: Path, pinned: str) -> AuditResult:
+        return _audit(begun(folder, campaign=None, head=pinned), level, audit_import)
+
     with opened_evidence(root) as folder:
         if not folder.is_dir():
             raise EvidenceError("there is no store here", where=str(root))
-        return _audit_folder(folder, level, campaign, tuple(trusted_keys), head, against)
+        return _audit(begun(folder, campaign=campaign, head=head, against=against), level, audit_import)
 
 
-def _audit_folder(
-    root: Path,
-    level: Level,
-    campaign: str | None,
-    trusted_keys: tuple[VerifierKey, ...],
-    head: str | None,
-    against: bytes | None = None,
-) -> AuditResult:
-    def audit_import(folder: Path, pinned: str) -> AuditResult:
-        return _audit_folder(folder, level, None, trusted_keys, pinned)
-
-    checks = (*_CHECKS, (*_IMPORTS, lambda audit: check_imports(audit, audit_import)))
-    with Audit(root, campaign=campaign, trusted_keys=trusted_keys, head=head, against=against) as audit:
+def _audit(audit: Audit, level: Level, audit_import: AuditFolder) -> AuditResult:
+    with audit:
         outcomes: list[CheckOutcome] = []
-        for number, label, least, check in checks:
+        for number, label, least, check in (*_CHECKS, (*_IMPORTS, lambda audit: check_imports(audit, audit_import))):
             is_due = LEVELS.index(least) <= LEVELS.index(level)
             is_due = is_due and not (audit.has_no_database and least == "tables")
             if not is_due or (audit.is_unreadable and number > 1):

@@ -115,10 +115,12 @@ class Audit:
         trusted_keys: tuple[VerifierKey, ...],
         head: str | None,
         against: bytes | None = None,
+        revoked_keys: tuple[VerifierKey, ...] = (),
     ) -> None:
         self.root: Final = root
         self.blobs: Final = BlobStore(root / "blobs" / "sha256", Files())
         self.trusted_keys: Final = trusted_keys
+        self.revoked_keys: Final = revoked_keys
         self.head: Final = _parse_head(head)
         self.against: Final = against
         """Bytes of a lock that was kept elsewhere."""

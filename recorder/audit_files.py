@@ -66,6 +66,8 @@ _MEMBERS: Final[dict[str, dict[str, type]]] = {
 def check_entries(audit: Audit) -> None:
     """(1) Read the ledger. What cannot be read ends the audit: nothing after it could be told apart from forgery."""
     load_manifest(audit)
+    # Looked at before the ledger is read: whatever a recorder beside us adds meanwhile comes after its entry.
+    names = {path.name for path in audit.root.iterdir()}
     lines, torn = audit.read_ledger()
     entries: list[Entry] = []
     for seq, line in enumerate(lines):
@@ -89,16 +91,17 @@ def check_entries(audit: Audit) -> None:
             audit.is_unreadable = True
     if not entries and not audit.is_unreadable:
         audit.is_unreadable = True
-        _judge_emptiness(audit)
+        _judge_emptiness(audit, names)
     elif entries and entries[0].kind != "store.created":
         found = entries[0].kind
         audit.find("ledger entry 0: kind", message="another entry comes first", expected="store.created", found=found)
 
 
-def _judge_emptiness(audit: Audit) -> None:
+def _judge_emptiness(audit: Audit, names: set[str]) -> None:
     """Tell a store in which nothing was recorded yet from a wrong folder, and from a store that was emptied."""
-    names = {path.name for path in audit.root.iterdir()}
-    if not names & _TOP_FILES:
+    if audit.manifest is not None:
+        audit.find("ledger.jsonl", message="the bundle has no ledger")
+    elif not names & _TOP_FILES:
         audit.find(".", message="there is no store here")
     elif audit.is_pinned or any(name not in _TOP_FILES and not _SIDE_FILES.fullmatch(name) for name in names):
         audit.find("ledger.jsonl", message="the ledger holds no entry")

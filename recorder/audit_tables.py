@@ -12,7 +12,7 @@ from protocols.errors import AssayError
 from recorder.audit_context import Audit, LeftOutError, place_of
 from recorder.ledger import Entry
 from recorder.rows import derive_rows
-from recorder.tables import APPLICATION_ID, DERIVED, SCHEMA_VERSION, metadata
+from recorder.tables import APPLICATION_ID, DERIVED, REVISION, SCHEMA_VERSION, metadata, revision
 
 
 def check_database(audit: Audit) -> None:
@@ -27,6 +27,11 @@ def check_database(audit: Audit) -> None:
         for row in connection.execute(text("PRAGMA foreign_key_check")):
             audit.find(f"assay.sqlite: {row[0]}", message="a row refers to a ledger entry that is not there")
         expected_schema, found_schema = _expected_schema(), _schema(connection)
+        if revision.name in {name.removeprefix("table ") for name in found_schema}:
+            audit.items += 1
+            found = [row[0] for row in connection.execute(text(f"SELECT * FROM {revision.name}"))]  # noqa: S608
+            if found != [REVISION]:
+                audit.find(f"assay.sqlite: {revision.name}", message="wrong value", expected=REVISION, found=found[:3])
     audit.has_schema = expected_schema == found_schema
     for name in sorted(expected_schema.keys() | found_schema.keys()):
         audit.items += 1

@@ -221,5 +221,7 @@ def database_errors(place: str) -> Iterator[None]:
             hint = _FULL_HINT if "full" in message else hint
             raise HostError(f"the database cannot be used: {message}", where=place, hint=hint) from error
         raise EvidenceError(f"the database is damaged: {message}", where=place, hint=_REBUILD_HINT) from error
+    except UnicodeDecodeError as error:
+        raise EvidenceError("the database holds text that is not UTF-8", where=place, hint=_REBUILD_HINT) from error
     except OSError as error:
         raise HostError(f"the database cannot be used: {error.strerror}", where=place, hint=_FULL_HINT) from error

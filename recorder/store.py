@@ -31,7 +31,8 @@ from recorder.clock import Clock, SystemClock, compact_utc
 from recorder.db import Database
 from recorder.files import Files, host_errors
 from recorder.journal import Journal, copies_of, due_checkpoint
-from recorder.keys import DEFAULT_NAME, Signer, load_signer
+from recorder.key_ring import own_signer, rotations_to
+from recorder.keys import Signer
 from recorder.ledger import Entry, Ledger, read_entries, split_torn
 from recorder.load_files import encode_line
 from recorder.measure import measure_campaign, protocol_of_source
@@ -319,7 +320,7 @@ def _prepare(journal: Journal, signer: Signer | None, *, must_recover: bool, cre
         recover(journal)
     else:
         journal.catch_up()
-    journal.signer = signer or load_signer(DEFAULT_NAME)
+    journal.signer = signer or own_signer()
     _add_key(journal, journal.signer)
     if due_checkpoint(journal.ledger.entries()) is not None:
         journal.checkpoint()
@@ -341,6 +342,8 @@ def _add_key(journal: Journal, signer: Signer) -> None:
         "verifier_key": key.text(),
         "sha256": sha256_hex(f"{key.text()}\n".encode()),
     }
+    if rotations := rotations_to(signer.public()):
+        payload["rotations"] = [one.note for one in rotations]
     entry = journal.record("key.added", payload)
     journal.write_copies(copies_of(entry, journal.blobs))
 

@@ -69,7 +69,7 @@ def canonical(value: object) -> str:
     raise BrokenError(f"{value!r:.60} may not stand in hashed JSON")
 
 
-def read_canonical(data: bytes) -> Entry:
+def read_canonical(data: bytes, where: str) -> Entry:
     """Read an object that must be in canonical form."""
     try:
         value = json.loads(data.decode("utf-8"))
@@ -77,12 +77,12 @@ def read_canonical(data: bytes) -> Entry:
             return value
     except (ValueError, RecursionError):
         pass
-    raise BrokenError("not in RFC 8785 form")
+    raise BrokenError(f"{where} is not in RFC 8785 form")
 
 
 def parse_entry(line: bytes, seq: int) -> Entry:
     """Read one line of the ledger."""
-    entry = read_canonical(line)
+    entry = read_canonical(line, "the line")
     if entry.keys() != KEYS or entry["seq"] != seq or not isinstance(entry["payload"], dict):
         raise BrokenError("no entry with this number")
     forms = (COUNT, entry["utc_ns"]), (COUNT, entry["monotonic_ns"]), (HEX, entry["lock"] or "0" * 64)
@@ -293,7 +293,7 @@ class Verifier:
 
     def _check_entries(self) -> None:  # (1)
         if (self.folder / "manifest.json").exists():
-            self.manifest = read_canonical((self.folder / "manifest.json").read_bytes())
+            self.manifest = read_canonical((self.folder / "manifest.json").read_bytes(), "manifest.json")
             self.left_out = set(self.manifest["left_out"])
         *self.lines, torn = (self.folder / "ledger.jsonl").read_bytes().split(b"\n")
         if torn or not self.lines:

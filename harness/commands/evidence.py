@@ -64,7 +64,7 @@ def audit(
         place,
         level=level,
         campaign=campaign or named,
-        trusted_keys=read_keys(keys),
+        **read_keys(keys)._asdict(),
         head=head,
         against=None if against is None else read_lock(against),
     )
@@ -109,7 +109,7 @@ def bundle(settings: Settings, *, campaign: str | None, out: Path | None, rules:
 def import_command(settings: Settings, *, archive: Path, keys: tuple[str, ...]) -> int:
     """Take a bundle of another store into this one, after auditing it; nothing of it is changed or lost."""
     with Store.open(settings.store, create=True, secrets=secret_values()) as store:
-        done = import_bundle(store, archive, trusted_keys=read_keys(keys))
+        done = import_bundle(store, archive, trusted_keys=read_keys(keys).trusted_keys)
     folder = settings.store / done.folder
     value = {
         "folder": str(folder),

@@ -13,7 +13,8 @@ import pytest
 from protocols.errors import EvidenceError, HostError, UsageError
 from recorder import audit as audit_module
 from recorder.audit import LEVELS, audit_store
-from recorder.keys import Signer, load_signer, trusted_keys
+from recorder.key_ring import trusted_keys
+from recorder.keys import Signer, load_signer
 from recorder.store import Store
 from recorder.tables import DERIVED
 
@@ -44,6 +45,16 @@ def test_every_check_is_in_the_numbered_list_of_the_module():
         assert level in LEVELS
     numbers = [number for number, *_ in listed]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_signed_checkpoint_follows_the_lock_each_load_and_the_verdict_at_once(store_root: Path):
+    with Store.open(store_root, read_only=True) as store:
+        kinds = [entry.kind for entry in store.entries()]
+    marked = [
+        place for place, kind in enumerate(kinds) if kind in {"campaign.locked", "load.sealed", "verdict.recorded"}
+    ]
+    assert len(marked) == 6
+    assert {kinds[place + 1] for place in marked} == {"checkpoint.signed"}
 
 
 def test_levels_include_each_other(store_root: Path):
