@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from protocols.errors import EvidenceError
-from recorder.telemetry.sample import FieldSpec, Reading, Sample
+from recorder.telemetry.sample import FieldSpec, RawRead, Reading, Sample
 
 EVENTS: Final = "events.jsonl"
 SAMPLES: Final = "samples.jsonl"
@@ -159,20 +159,20 @@ class SampleWriter:
             if raw is not None and not _LEAST_INTEGER <= raw <= _MOST_INTEGER:
                 raw, status = None, "error"  # no database column can hold it
             readings.append([number, raw] if status == "ok" else [number, raw, status])
-        lines.append(
-            encode_line(
-                {
-                    "tick": sample.tick,
-                    "deadline_ns": sample.deadline_ns,
-                    "t_begin_ns": sample.t_begin_ns,
-                    "t_end_ns": sample.t_end_ns,
-                    "cpu_ns": sample.cpu_ns,
-                    "missed_ticks": sample.missed_ticks,
-                    "readings": readings,
-                }
-            )
-        )
-        return b"".join(lines)
+        line: dict[str, object] = {
+            "tick": sample.tick,
+            "deadline_ns": sample.deadline_ns,
+            "t_begin_ns": sample.t_begin_ns,
+            "t_end_ns": sample.t_end_ns,
+            "cpu_ns": sample.cpu_ns,
+            "missed_ticks": sample.missed_ticks,
+            "readings": readings,
+        }
+        if sample.raws:
+            line["raws"] = [[raw.source, raw.data.hex()] for raw in sample.raws]
+        if sample.is_edge:
+            line["is_edge"] = True
+        return b"".join((*lines, encode_line(line)))
 
 
 def _field_object(spec: FieldSpec) -> dict[str, object]:
@@ -184,7 +184,9 @@ def _field_object(spec: FieldSpec) -> dict[str, object]:
         "domain": spec.domain,
         "source": spec.source,
         "window_us": spec.window_us,
+        "update_us": spec.update_us,
         "resolution": spec.resolution,
+        "modulus": spec.modulus,
         "states": list(spec.states),
     }
 
@@ -221,4 +223,5 @@ def _parse_sample(value: dict[str, Any], fields: list[FieldSpec]) -> Sample:
         Reading(field=fields[item[0]], raw=item[1], status=item[2] if len(item) > 2 else "ok")
         for item in value["readings"]
     )
-    return Sample(**{**value, "readings": readings})
+    raws = tuple(RawRead(str(source), bytes.fromhex(data)) for source, data in value.get("raws", ()))
+    return Sample(**{**value, "readings": readings, "raws": raws})

@@ -81,7 +81,9 @@ def _telemetry_rows(data: bytes) -> RowMap:
                 "domain": field.domain,
                 "source": plain_text(field.source),
                 "window_us": field.window_us,
+                "update_us": field.update_us,
                 "resolution": field.resolution,
+                "modulus": field.modulus,
                 "states_json": to_json(field.states),
             }
             for number, field in enumerate(found.fields)
@@ -95,8 +97,14 @@ def _telemetry_rows(data: bytes) -> RowMap:
                 "t_end_ns": sample.t_end_ns,
                 "cpu_ns": sample.cpu_ns,
                 "missed_ticks": sample.missed_ticks,
+                "is_edge": int(sample.is_edge),
             }
             for ordinal, sample in enumerate(found.samples)
+        ],
+        "telemetry_raw": [
+            {"sample": ordinal, "source": plain_text(raw.source), "data": raw.data}
+            for ordinal, sample in enumerate(found.samples)
+            for raw in sample.raws
         ],
         "telemetry_reading": [
             {"sample": ordinal, "field": numbers[reading.field], "raw": reading.raw, "status": reading.status}

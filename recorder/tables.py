@@ -150,12 +150,14 @@ request_flag = _table("request_flag", "request:i ordinal:i", "code:t expected:i?
 telemetry_field = _table(
     "telemetry_field",
     "field:i",
-    "name:t instance:t unit:t kind:t domain:t source:t window_us:i? resolution:i? states_json:t",
+    "name:t instance:t unit:t kind:t domain:t source:t window_us:i? update_us:i? resolution:i? modulus:i? "
+    "states_json:t",
 )
 telemetry_sample = _table(
-    "telemetry_sample", "sample:i", "tick:i deadline_ns:i t_begin_ns:i t_end_ns:i cpu_ns:i missed_ticks:i"
+    "telemetry_sample", "sample:i", "tick:i deadline_ns:i t_begin_ns:i t_end_ns:i cpu_ns:i missed_ticks:i is_edge:f"
 )
 telemetry_reading = _table("telemetry_reading", "sample:i field:i", "raw:i? status:t")
+telemetry_raw = _table("telemetry_raw", "sample:i source:t", "data:b")
 
 DERIVED: Final = tuple(metadata.sorted_tables)
 """Every table of derived rows, those that others refer to first."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from recorder.telemetry.provider import NoExtras
 from recorder.telemetry.sample import DeviceIdentity, FieldSpec, ProbeReport, Reading
 
 
-class AbsentProvider:
+class AbsentProvider(NoExtras):
     """Says that a kind of telemetry does not exist on this host, and why each candidate was refused."""
 
     def __init__(self, name: str, reason: str, refused: Mapping[str, str]) -> None:

@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
-from recorder.telemetry.provider import IntegerFile, probe_files, read_file, readings_of
+from recorder.telemetry.provider import IntegerFile, NoExtras, probe_files, read_file, readings_of
 from recorder.telemetry.reader import Reader, integer_of, reason_of, table_of, text_of
 from recorder.telemetry.sample import DeviceIdentity, FieldSpec, Kind, ProbeReport, Reading
 
 GOVERNORS: Final = ("performance", "powersave", "userspace", "ondemand", "conservative", "schedutil", "other")
 """Codes of ``cpu_governor_code``, by index."""
+PROFILES: Final = ("performance", "balanced", "low-power", "quiet", "cool", "balanced-performance", "custom", "other")
+"""Codes of ``platform_profile_code``, by index."""
+PREFERENCES: Final = ("performance", "balance_performance", "default", "balance_power", "power", "other")
+"""Codes of ``energy_preference_code``, by index."""
 
 _PRESSURE: Final = (("cpu", "some"), ("memory", "some"), ("memory", "full"), ("io", "some"), ("io", "full"))
 _VMSTAT: Final = {
@@ -27,6 +31,7 @@ _VMSTAT: Final = {
 }
 _MEMINFO: Final = {
     "mem_available_bytes": "MemAvailable",
+    "mem_total_bytes": "MemTotal",
     "mem_free_bytes": "MemFree",
     "mem_cached_bytes": "Cached",
     "swap_free_bytes": "SwapFree",
@@ -35,6 +40,13 @@ _SLOW_TICKS: Final = 4
 _RARE_TICKS: Final = 20
 _MANY_POLICIES: Final = 16
 _CPU_SENSORS: Final = frozenset({"k10temp", "coretemp", "zenpower", "cpu_thermal"})
+
+_WORD_FILES: Final = (
+    ("cpu_governor_code", "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor", GOVERNORS),
+    ("energy_preference_code", "/sys/devices/system/cpu/cpufreq/policy*/energy_performance_preference", PREFERENCES),
+    ("platform_profile_code", "/sys/firmware/acpi/platform_profile", PROFILES),
+)
+"""Files that hold one word of a closed list: what somebody may change while a load runs."""
 
 Parse = Callable[[bytes], Mapping[str, int | None]]
 
@@ -48,7 +60,7 @@ class _Source:
         self.specs = {spec.name: spec for spec in specs}
 
 
-class HostProvider:
+class HostProvider(NoExtras):
     """Readings of the whole host below the reader's root."""
 
     name = "host"
@@ -57,7 +69,7 @@ class HostProvider:
         self._reader = reader
         self._sources: list[_Source] = []
         self._files: tuple[IntegerFile, ...] = ()
-        self._governors: list[tuple[str, FieldSpec]] = []
+        self._words: list[tuple[str, FieldSpec]] = []
 
     def probe(self) -> ProbeReport:
         """Find the sources of this host."""
@@ -80,9 +92,10 @@ class HostProvider:
             refused.update(missing)
             if not files:
                 refused[pattern] = "no such file"
-        self._governors = [
-            (path, _spec("cpu_governor_code", "code", "state", path, _instance(path, -2), states=GOVERNORS))
-            for path in self._reader.glob("/sys/devices/system/cpu/cpufreq/policy*/scaling_governor")
+        self._words = [
+            (path, _spec(name, "code", "state", path, _instance(path, -2) if "*" in pattern else "", states=words))
+            for name, pattern, words in _WORD_FILES
+            for path in self._reader.glob(pattern)
         ]
         reason = f"{len(refused)} sources are not on this host" if refused else None
         state: Literal["present", "partial", "absent"] = "partial" if refused else "present"
@@ -93,10 +106,10 @@ class HostProvider:
     def describe(self) -> tuple[FieldSpec, ...]:
         """Return the fields that the probe could read."""
         specs = [spec for source in self._sources for spec in source.specs.values()]
-        return (*specs, *(file.spec for file in self._files), *(spec for _, spec in self._governors))
+        return (*specs, *(file.spec for file in self._files), *(spec for _, spec in self._words))
 
     def read(self, tick: int) -> Iterable[Reading]:
-        """Return what is due: counters each tick, governors every 20th."""
+        """Return what is due: counters each tick, governors and profiles every 20th."""
         readings: list[Reading] = []
         for source in self._sources:
             try:
@@ -106,8 +119,12 @@ class HostProvider:
             readings.extend(readings_of(source.specs, values))
         readings.extend(read_file(self._reader, file) for file in self._files if tick % file.every == 0)
         if tick % _RARE_TICKS == 0:
-            readings.extend(self._governor(path, spec) for path, spec in self._governors)
+            readings.extend(self._word(path, spec) for path, spec in self._words)
         return readings
+
+    def read_edge(self) -> Iterable[Reading]:
+        """Return the energy counters of the packages."""
+        return [read_file(self._reader, file) for file in self._files if file.spec.unit == "uj"]
 
     def close(self) -> None:
         """Close the files."""
@@ -117,11 +134,11 @@ class HostProvider:
         """Return no device: the host is described by ``host_facts``."""
         return ()
 
-    def _governor(self, path: str, spec: FieldSpec) -> Reading:
+    def _word(self, path: str, spec: FieldSpec) -> Reading:
         text = text_of(self._reader, path)
         if text is None:
             return Reading(field=spec, raw=None, status="error")
-        return Reading(field=spec, raw=GOVERNORS.index(text if text in GOVERNORS else "other"))
+        return Reading(field=spec, raw=spec.states.index(text if text in spec.states else "other"))
 
     def _integer_files(self) -> list[tuple[str, list[IntegerFile]]]:
         clocks = "/sys/devices/system/cpu/cpufreq/policy*/scaling_cur_freq"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from recorder.telemetry.provider import NoExtras
 from recorder.telemetry.reader import Reader, integer_of, reason_of, table_of
 from recorder.telemetry.sample import DeviceIdentity, FieldSpec, Kind, ProbeReport, Reading
 
@@ -25,7 +26,9 @@ _FIELDS: Final[tuple[tuple[str, str, Kind, str], ...]] = (
     ("proc_majflt_count", "count", "counter", "stat"),
     ("proc_rss_bytes", "bytes", "gauge", "status"),
     ("proc_rss_peak_bytes", "bytes", "gauge", "status"),
+    ("proc_rss_file_bytes", "bytes", "gauge", "status"),
     ("proc_swap_bytes", "bytes", "gauge", "status"),
+    ("proc_locked_bytes", "bytes", "gauge", "status"),
     ("proc_read_bytes", "bytes", "counter", "io"),
     ("proc_write_bytes", "bytes", "counter", "io"),
     ("proc_run_ns", "ns", "counter", "task/*/schedstat"),
@@ -43,7 +46,13 @@ _STAT_FIELDS: Final = {
 }
 """Place behind the last ``)`` of ``/proc/PID/stat``; the state is at 0, the start time at 19."""
 _START_PLACE: Final = 19
-_STATUS_FIELDS: Final = {"proc_rss_bytes": "VmRSS", "proc_rss_peak_bytes": "VmHWM", "proc_swap_bytes": "VmSwap"}
+_STATUS_FIELDS: Final = {
+    "proc_rss_bytes": "VmRSS",
+    "proc_rss_peak_bytes": "VmHWM",
+    "proc_rss_file_bytes": "RssFile",
+    "proc_swap_bytes": "VmSwap",
+    "proc_locked_bytes": "VmLck",
+}
 _IO_FIELDS: Final = {"proc_read_bytes": "read_bytes", "proc_write_bytes": "write_bytes"}
 _GAUGES: Final = frozenset(name for name, _, kind, _ in _FIELDS if kind == "gauge")
 
@@ -56,7 +65,7 @@ class Stat(NamedTuple):
     values: dict[str, int]
 
 
-class ProcessProvider:
+class ProcessProvider(NoExtras):
     """Readings of one process and all that descend from it."""
 
     name = "process"
@@ -68,6 +77,7 @@ class ProcessProvider:
         self._specs: dict[str, FieldSpec] = {}
         self._alive: dict[tuple[str, int, int], int] = {}
         self._ended: dict[str, int] = {}
+        self._pids: frozenset[int] = frozenset({pid})
 
     def probe(self) -> ProbeReport:
         """Note the start time of the process and find out which of its files can be read."""
@@ -107,6 +117,10 @@ class ProcessProvider:
             )
         return readings
 
+    def pids(self) -> frozenset[int]:
+        """Return the processes of the tree as it was read last; the engine's own process is always among them."""
+        return self._pids
+
     def close(self) -> None:
         """Close the files."""
         self._reader.close()
@@ -130,6 +144,7 @@ class ProcessProvider:
             now.update(self._threads(pid, with_switches=tick % _SLOW_TICKS == 0))
         if not processes:
             return {}
+        self._pids = frozenset({self._pid, *(pid for pid, _ in processes)})
         gauges["proc_count"] = len(processes)
         return gauges | self._sums(now)
 

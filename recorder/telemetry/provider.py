@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from recorder.telemetry.reader import Reader, integer_of, reason_of, status_of
-from recorder.telemetry.sample import DeviceIdentity, FieldSpec, ProbeReport, Reading
+from recorder.telemetry.sample import DeviceIdentity, FieldSpec, ProbeReport, RawRead, Reading
 
 
 class DeviceLostError(Exception):
@@ -15,7 +15,7 @@ class DeviceLostError(Exception):
 
 
 class Provider(Protocol):
-    """A source of readings. The sampler calls probe, open, then read once a tick, then close."""
+    """A source of readings. The sampler calls probe, then read once a tick, then close."""
 
     @property
     def name(self) -> str:
@@ -34,6 +34,14 @@ class Provider(Protocol):
         """Return the readings that are due at this tick. Raises only DeviceLostError."""
         ...
 
+    def read_edge(self) -> Iterable[Reading]:
+        """Return what is worth a read of its own where a phase begins or ends: energy counters. As ``read``."""
+        ...
+
+    def raws(self) -> Iterable[RawRead]:
+        """Return the bytes behind the last ``read``, where readings were decoded from bytes."""
+        ...
+
     def close(self) -> None:
         """Let go of files and libraries. Never raises."""
         ...
@@ -41,6 +49,18 @@ class Provider(Protocol):
     def identity(self) -> tuple[DeviceIdentity, ...]:
         """Return the devices behind the readings."""
         ...
+
+
+class NoExtras:
+    """What most providers do at the edges of phases and with bytes: nothing."""
+
+    def read_edge(self) -> Iterable[Reading]:
+        """Return no reading."""
+        return ()
+
+    def raws(self) -> Iterable[RawRead]:
+        """Return no bytes."""
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

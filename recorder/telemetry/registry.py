@@ -1,21 +1,18 @@
 """Chooses the providers of a load, and says why each other candidate was refused.
 
-For AMD the driver's files come first; ``amdsmi`` is asked only what it is and whether it works here. For
-NVIDIA it is NVML. A host without a usable GPU gets an explicit record that says so.
+For AMD the driver's files come first; ``amdsmi`` adds what they lack (energy, violations) and serves a device whose
+files cannot be read. For NVIDIA it is NVML. A host without a usable GPU gets an explicit record that says so.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import importlib
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from recorder.telemetry.absent import AbsentProvider
 from recorder.telemetry.amdgpu_sysfs import AmdgpuSysfsProvider, amd_devices
+from recorder.telemetry.amdsmi_lib import AmdSmiProvider, amdsmi_handles, load_amdsmi_once
 from recorder.telemetry.host import HostProvider
 from recorder.telemetry.nvml import NvmlProvider, load_nvml
 from recorder.telemetry.process import ProcessProvider
@@ -23,7 +20,9 @@ from recorder.telemetry.provider import Provider
 from recorder.telemetry.reader import FileReader, Reader
 from recorder.telemetry.sample import DeviceIdentity, ProbeReport
 
-NvmlLoader = Callable[[], tuple[Any, str | None]]
+Loader = Callable[[], tuple[Any, str | None]]
+"""Gives a library that is started, or None and the reason."""
+PERIOD_NS = 250_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,101 +45,76 @@ class Selection:
 def select_providers(
     pid: int | None = None,
     *,
+    period_ns: int = PERIOD_NS,
     new_reader: Callable[[], Reader] = FileReader,
-    load_nvml: NvmlLoader = load_nvml,
-    probe_amdsmi: Callable[[], ProbeReport] | None = None,
+    load_nvml: Loader = load_nvml,
+    load_amdsmi: Loader = load_amdsmi_once,
 ) -> Selection:
     """Probe this host and choose its providers: host, the engine's process tree, GPUs. Never raises."""
-    candidates: list[Provider] = [HostProvider(new_reader())]
-    if pid is not None:
-        candidates.append(ProcessProvider(pid, new_reader()))
-    providers: list[Provider] = []
-    reports: list[ProbeReport] = []
-    for candidate in candidates:
-        report = candidate.probe()
-        reports.append(report)
-        if report.state == "absent":
-            candidate.close()
-        else:
-            providers.append(candidate)
-    gpus, gpu_reports = select_gpus(
-        new_reader=new_reader, load_nvml=load_nvml, probe_amdsmi=probe_amdsmi or _amdsmi_report_once
-    )
-    return Selection(providers=(*providers, *gpus), reports=(*reports, *gpu_reports))
-
-
-def select_gpus(
-    *, new_reader: Callable[[], Reader], load_nvml: NvmlLoader, probe_amdsmi: Callable[[], ProbeReport]
-) -> tuple[tuple[Provider, ...], tuple[ProbeReport, ...]]:
-    """Return a provider for each usable GPU, or the explicit absence, and all probe reports."""
-    providers: list[Provider] = []
-    reports: list[ProbeReport] = []
-    refused: dict[str, str] = {}
+    process = None if pid is None else ProcessProvider(pid, new_reader())
+    own = None if process is None else process.pids
+    chosen = _Chosen()
+    chosen.offer(HostProvider(new_reader()))
+    if process is not None:
+        chosen.offer(process)
+    is_host = len(chosen.providers)
     scan = new_reader()
     devices = amd_devices(scan)
     scan.close()
     if not devices:
-        refused["amdgpu_sysfs"] = "no card of vendor 0x1002 below /sys/class/drm"
-    candidates: list[Provider] = [AmdgpuSysfsProvider(device, new_reader()) for device in devices]
-    nvml, reason = load_nvml()
-    if nvml is None:
-        refused["nvml"] = reason or "not available"
-    else:
-        candidates.extend(NvmlProvider(nvml, index) for index in range(_device_count(nvml, refused)))
-    for candidate in candidates:
+        chosen.refused["amdgpu_sysfs"] = "no card of vendor 0x1002 below /sys/class/drm"
+    for device in devices:
+        chosen.offer(AmdgpuSysfsProvider(device, new_reader(), own))
+    served = frozenset(spec.instance for one in chosen.providers[is_host:] for spec in one.describe())
+    amdsmi, handles = _library(load_amdsmi, "amdsmi", amdsmi_handles, chosen)
+    for handle in handles:
+        chosen.offer(AmdSmiProvider(amdsmi, handle, served))
+    nvml, indexes = _library(load_nvml, "nvml", _nvml_indexes, chosen)
+    for index in indexes:
+        chosen.offer(NvmlProvider(nvml, index, own_processes=own, period_ns=period_ns))
+    if len(chosen.providers) == is_host:
+        absent = AbsentProvider("gpu", "no GPU telemetry on this host", chosen.refused)
+        chosen.providers.append(absent)
+        chosen.reports.append(absent.probe())
+    return Selection(providers=tuple(chosen.providers), reports=tuple(chosen.reports))
+
+
+class _Chosen:
+    """Candidates that were taken, the probe report of each, and why others were refused."""
+
+    def __init__(self) -> None:
+        self.providers: list[Provider] = []
+        self.reports: list[ProbeReport] = []
+        self.refused: dict[str, str] = {}
+
+    def offer(self, candidate: Provider) -> None:
         report = candidate.probe()
-        reports.append(report)
+        self.reports.append(report)
         if report.state == "absent":
-            refused[candidate.name] = report.reason or "absent"
+            if candidate.name not in {"host", "process"}:
+                self.refused[candidate.name] = report.reason or "absent"
             candidate.close()
         else:
-            providers.append(candidate)
-    amdsmi = probe_amdsmi()
-    reports.append(amdsmi)
-    if amdsmi.state == "absent":
-        refused["amdsmi"] = amdsmi.reason or "absent"
-    if not providers:
-        absent = AbsentProvider("gpu", "no GPU telemetry on this host", refused)
-        providers.append(absent)
-        reports.append(absent.probe())
-    return tuple(providers), tuple(reports)
+            self.providers.append(candidate)
 
 
-def amdsmi_report() -> ProbeReport:
-    """Say whether AMD's library works here. Never raises, never prints.
-
-    On a host without ROCm, its import prints two lines and raises KeyError. Its values are not read: the
-    driver's files give the same ones without its sentinels, and on more devices.
-    """
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        try:
-            amdsmi = importlib.import_module("amdsmi")
-            amdsmi.amdsmi_init(amdsmi.AmdSmiInitFlags.INIT_AMD_GPUS)
-            try:
-                count = len(amdsmi.amdsmi_get_processor_handles())
-            finally:
-                amdsmi.amdsmi_shut_down()
-        except Exception as error:  # noqa: BLE001 (KeyError, AttributeError and its own errors are all reasons)
-            said = " ".join(output.getvalue().split())
-            reason = f"{type(error).__name__}: {error}" + (f" ({said[:200]})" if said else "")
-            return ProbeReport(provider="amdsmi", state="absent", reason=reason)
-    if count == 0:
-        return ProbeReport(provider="amdsmi", state="absent", reason="the library works and finds no device")
-    reason = f"the library finds {count} devices; their values are read from the driver's files"
-    return ProbeReport(provider="amdsmi", state="partial", reason=reason)
+def _library(
+    load: Loader, name: str, find: Callable[[Any], tuple[tuple[Any, ...], str | None]], chosen: _Chosen
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return a library and its devices; none, with the reason on record, where either is not there."""
+    library, reason = load()
+    devices: tuple[Any, ...] = ()
+    if library is not None:
+        devices, reason = find(library)
+    if not devices:
+        chosen.refused[name] = reason or "not available"
+        chosen.reports.append(ProbeReport(provider=name, state="absent", reason=reason))
+    return library, devices
 
 
-# What the library says does not change while this process runs, and a failing import costs a tenth of a second.
-_amdsmi_report_once = functools.cache(amdsmi_report)
-
-
-def _device_count(nvml: Any, refused: dict[str, str]) -> int:  # noqa: ANN401 (the module has no types)
+def _nvml_indexes(nvml: Any) -> tuple[tuple[int, ...], str | None]:  # noqa: ANN401 (the module has no types)
     try:
         count = int(nvml.nvmlDeviceGetCount())
     except Exception as error:  # noqa: BLE001 (whatever a driver library does must stay a reason)
-        refused["nvml"] = f"{type(error).__name__}: {error}"
-        return 0
-    if count == 0:
-        refused["nvml"] = "the driver works and finds no device"
-    return count
+        return (), f"{type(error).__name__}: {error}"
+    return tuple(range(count)), None if count else "the driver works and finds no device"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 Kind = Literal["gauge", "counter", "state"]
 Domain = Literal["gfx", "socket", "board", "package", "process", "host"]
@@ -26,11 +26,13 @@ class FieldSpec:
     name        ``<subject>_<quantity>_<unit>``, for example ``socket_power_uw``
     instance    which one, where a host has several (a PCI address, ``policy3``); else empty
     unit        unit of the integer: ``hz``, ``uw``, ``uj``, ``mc`` (m degrees C), ``ppm``, ``bytes``,
-                ``ns``, ``us``, ``ticks``, ``count``, ``pages``, ``milli`` (thousandths), ``code``
+                ``ns``, ``us``, ``ticks``, ``count``, ``pages``, ``milli`` (thousandths), ``mb_per_s``, ``code``,
+                ``raw`` (a number whose unit its source does not settle)
     kind        gauge (value now), counter (only differences mean something), state (a code)
     domain      what the quantity covers; power of different domains is never added
     source      the file or call that gives it
     window_us   averaging window of the sensor in us; None if it is instantaneous or unknown
+    update_us   the sensor's own update period in us, where it is known and longer than a read takes
     resolution  smallest step of the integer; None if unknown
     modulus     for kind ``counter``: the value at which it wraps to 0; None if it does not
     states      for kind ``state``: the text of each code, by index
@@ -43,6 +45,7 @@ class FieldSpec:
     source: str
     instance: str = ""
     window_us: int | None = None
+    update_us: int | None = None
     resolution: int | None = None
     modulus: int | None = None
     states: tuple[str, ...] = ()
@@ -66,15 +69,24 @@ class Reading:
             raise ValueError(f"{self.field.key}: status {self.status} does not fit the value {self.raw}")
 
 
+class RawRead(NamedTuple):
+    """The bytes that readings were decoded from, kept so that they can be decoded again."""
+
+    source: str
+    data: bytes
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """All readings of one tick.
+    """All readings of one tick, or those that were taken between two at the edge of a phase.
 
     tick          number of the deadline; a jump says that ticks were missed
     deadline_ns   when the tick was due (monotonic)
     t_begin_ns    before the first read;  t_end_ns  after the last
     cpu_ns        CPU time that this tick cost the sampler's own thread
     missed_ticks  deadlines that passed since the sample before, without a sample
+    raws          bytes that some readings were decoded from
+    is_edge       taken where a phase began or ended: ``deadline_ns`` is when that was said, ``tick`` the tick before
     """
 
     tick: int
@@ -84,6 +96,8 @@ class Sample:
     readings: tuple[Reading, ...]
     cpu_ns: int = 0
     missed_ticks: int = 0
+    raws: tuple[RawRead, ...] = ()
+    is_edge: bool = False
 
     @property
     def t_mid_ns(self) -> int:

@@ -3,6 +3,9 @@
 Deadlines are absolute: ``start + k * period``. A tick that takes too long costs the deadlines it
 overran; they are counted as missed and never made up in a burst. What goes wrong here ends the sampling
 with a record and nothing else: an exception of the sink or of a provider never reaches the run.
+
+``edge`` asks for one more sample, of the energy counters only, where a phase begins or ends: between two ticks a
+second apart a counter would have to be interpolated. It costs its caller an append and a wake-up.
 """
 
 from __future__ import annotations
@@ -11,15 +14,15 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final, Literal, Self
 
 from recorder.telemetry.provider import DeviceLostError, Provider
-from recorder.telemetry.registry import Selection, select_providers
-from recorder.telemetry.sample import Reading, Sample
+from recorder.telemetry.registry import PERIOD_NS, Selection, select_providers
+from recorder.telemetry.sample import RawRead, Reading, Sample
 
-PERIOD_NS: Final = 250_000_000
 _NS_PER_S: Final = 1_000_000_000
 
 Sink = Callable[[Sample], None]
@@ -42,6 +45,8 @@ class SamplerReport:
     reason           why it ended; ``stopped`` is the good one
     detail           the error that ended it, if one did. Free text
     ticks_due        deadlines that passed; taken + missed
+    edges_taken      samples at the edges of phases, besides the ticks
+    worst_edge_ns    longest time from an edge to the end of its sample
     worst_late_ns    latest start of a tick after its deadline
     cpu_ns           CPU time of the sampler's thread, its sink included
     worst_tick_cpu_ns  of one tick
@@ -57,6 +62,8 @@ class SamplerReport:
     ticks_due: int
     ticks_taken: int
     ticks_missed: int
+    edges_taken: int
+    worst_edge_ns: int
     worst_late_ns: int
     cpu_ns: int
     worst_tick_cpu_ns: int
@@ -70,6 +77,8 @@ class SamplerReport:
 class _Tally:
     taken: int = 0
     missed: int = 0
+    edges: int = 0
+    worst_edge_ns: int = 0
     worst_late_ns: int = 0
     worst_tick_cpu_ns: int = 0
     lost: dict[str, str] = field(default_factory=dict)
@@ -112,11 +121,12 @@ class Sampler:
         if period_ns <= 0:
             raise ValueError("the sampling period must be above zero")
         self.selection = (
-            select_providers(pid)
+            select_providers(pid, period_ns=period_ns)
             if providers is None
             else Selection(providers=tuple(providers), reports=tuple(provider.probe() for provider in providers))
         )
         self.report: SamplerReport | None = None
+        self.latest: Sample | None = None
         self._providers = list(self.selection.providers)
         self._sink = sink
         self._period_ns = period_ns
@@ -124,7 +134,10 @@ class Sampler:
         self._thread_cpu_ns = thread_cpu_ns
         self._offsets = offsets
         self._stop = threading.Event()
-        self._wait = wait or self._stop.wait
+        self._woken = threading.Event()
+        self._wait = wait or self._wait_for_wake
+        self._edges: deque[int] = deque()
+        self._has_edges = any(spec.unit == "uj" for one in self._providers for spec in one.describe())
         self._first = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -144,9 +157,16 @@ class Sampler:
     def stop(self, *, timeout_s: float = 5.0) -> SamplerReport | None:
         """Stop sampling and return what it was like; None if the thread does not end in time."""
         self._stop.set()
+        self._woken.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
         return self.report
+
+    def edge(self) -> None:
+        """Say that a phase begins or ends now. Does nothing where no provider has an energy counter."""
+        if self._has_edges:
+            self._edges.append(self._now_ns())
+            self._woken.set()
 
     def notes(self) -> tuple[tuple[str, dict[str, str | int | None]], ...]:
         """Return what belongs beside the samples, as (event, fields): every probe, every device, and the end."""
@@ -174,24 +194,23 @@ class Sampler:
         start_cpu_ns = self._thread_cpu_ns()
         reason: EndReason = "stopped"
         detail: str | None = None
-        tick = 0
-        missed_before = 0
-        while self._sleep_until(start_ns + tick * self._period_ns):
-            sample = self._take(tick, start_ns + tick * self._period_ns, missed_before, tally)
-            if not self._providers:
-                reason = "nothing_to_read"
-                break
-            try:
+        tick = missed_before = 0
+        try:
+            while self._sleep_until(start_ns + tick * self._period_ns, tick - 1, tally):
+                sample = self._take(tick, start_ns + tick * self._period_ns, missed_before, tally)
+                if not self._providers:
+                    reason = "nothing_to_read"
+                    break
                 self._sink(sample)
-            except Exception as error:  # noqa: BLE001 (a full disk must end the sampling, not the run)
-                reason, detail = "sink_failed", f"{type(error).__name__}: {error}"
-                break
-            tally.taken += 1
-            self._first.set()
-            following = max(tick + 1, -(-(self._now_ns() - start_ns) // self._period_ns))
-            missed_before = following - tick - 1
-            tally.missed += missed_before
-            tick = following
+                self.latest = sample
+                tally.taken += 1
+                self._first.set()
+                following = max(tick + 1, -(-(self._now_ns() - start_ns) // self._period_ns))
+                missed_before = following - tick - 1
+                tally.missed += missed_before
+                tick = following
+        except Exception as error:  # noqa: BLE001 (a full disk must end the sampling, not the run)
+            reason, detail = "sink_failed", f"{type(error).__name__}: {error}"
         clocks.append(self._offsets())
         self._close()
         return SamplerReport(
@@ -201,6 +220,8 @@ class Sampler:
             ticks_due=tally.taken + tally.missed,
             ticks_taken=tally.taken,
             ticks_missed=tally.missed,
+            edges_taken=tally.edges,
+            worst_edge_ns=tally.worst_edge_ns,
             worst_late_ns=tally.worst_late_ns,
             cpu_ns=self._thread_cpu_ns() - start_cpu_ns,
             worst_tick_cpu_ns=tally.worst_tick_cpu_ns,
@@ -216,32 +237,72 @@ class Sampler:
         finally:
             self._first.set()
 
-    def _sleep_until(self, deadline_ns: int) -> bool:
-        """Wait for a deadline; False as soon as sampling shall stop."""
-        while (left_ns := deadline_ns - self._now_ns()) > 0:
-            if self._wait(left_ns / _NS_PER_S):
-                return False
-        return not self._stop.is_set()
+    def _wait_for_wake(self, seconds: float) -> bool:
+        self._woken.wait(seconds)
+        self._woken.clear()
+        return self._stop.is_set()
 
-    def _take(self, tick: int, deadline_ns: int, missed: int, tally: _Tally) -> Sample:
-        cpu_ns = self._thread_cpu_ns()
-        begin_ns = self._now_ns()
+    def _sleep_until(self, deadline_ns: int, tick: int, tally: _Tally) -> bool:
+        """Wait for a deadline, sampling at the edges that come before it; False as soon as sampling shall stop."""
+        is_over = self._stop.is_set()
+        while not is_over and (left_ns := deadline_ns - self._now_ns()) > 0:
+            is_over = self._wait(left_ns / _NS_PER_S)
+            self._take_edges(tick, tally)
+        self._take_edges(
+            tick, tally
+        )  # the last phase ends just before sampling does, and a late tick waits for nothing
+        return not is_over
+
+    def _take_edges(self, tick: int, tally: _Tally) -> None:
+        """Take one sample for all edges that were announced since the last."""
+        if not self._edges:
+            return
+        announced_ns = self._edges.popleft()
+        while self._edges:
+            self._edges.popleft()
+        cpu_ns, begin_ns = self._thread_cpu_ns(), self._now_ns()
+        readings = self._ask(lambda provider: provider.read_edge(), tally)
+        end_ns = self._now_ns()
+        if readings:
+            tally.edges += 1
+            tally.worst_edge_ns = max(tally.worst_edge_ns, end_ns - announced_ns)
+            self._sink(
+                Sample(
+                    tick=max(tick, 0),
+                    deadline_ns=announced_ns,
+                    t_begin_ns=begin_ns,
+                    t_end_ns=end_ns,
+                    cpu_ns=self._thread_cpu_ns() - cpu_ns,
+                    readings=tuple(readings),
+                    is_edge=True,
+                )
+            )
+
+    def _ask(self, read: Callable[[Provider], Iterable[Reading]], tally: _Tally) -> list[Reading]:
+        """Return the readings of every provider that is left; one that fails is dropped with its reason."""
         readings: list[Reading] = []
         for provider in tuple(self._providers):
             try:
-                readings.extend(provider.read(tick))
+                readings.extend(read(provider))
             except DeviceLostError as error:
                 self._drop(provider, f"device lost: {error}", tally)
             except Exception as error:  # noqa: BLE001 (one provider's defect must not blind the others)
                 self._drop(provider, f"{type(error).__name__}: {error}", tally)
-        end_ns = self._now_ns()
-        cost_ns = self._thread_cpu_ns() - cpu_ns
-        tally.worst_late_ns = max(tally.worst_late_ns, begin_ns - deadline_ns)
-        tally.worst_tick_cpu_ns = max(tally.worst_tick_cpu_ns, cost_ns)
         for reading in readings:
             if reading.status in {"error", "denied"}:
                 key = reading.field.key
                 tally.error_counts[key] = tally.error_counts.get(key, 0) + 1
+        return readings
+
+    def _take(self, tick: int, deadline_ns: int, missed: int, tally: _Tally) -> Sample:
+        cpu_ns = self._thread_cpu_ns()
+        begin_ns = self._now_ns()
+        readings = self._ask(lambda provider: provider.read(tick), tally)
+        end_ns = self._now_ns()
+        raws: list[RawRead] = [raw for provider in self._providers for raw in provider.raws()]
+        cost_ns = self._thread_cpu_ns() - cpu_ns
+        tally.worst_late_ns = max(tally.worst_late_ns, begin_ns - deadline_ns)
+        tally.worst_tick_cpu_ns = max(tally.worst_tick_cpu_ns, cost_ns)
         return Sample(
             tick=tick,
             deadline_ns=deadline_ns,
@@ -250,6 +311,7 @@ class Sampler:
             cpu_ns=cost_ns,
             missed_ticks=missed,
             readings=tuple(readings),
+            raws=tuple(raws),
         )
 
     def _close(self) -> None:

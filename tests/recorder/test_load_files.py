@@ -17,7 +17,7 @@ from recorder.load_files import (
     parse_samples,
     role_of,
 )
-from recorder.telemetry.sample import FieldSpec, Reading, Sample
+from recorder.telemetry.sample import FieldSpec, RawRead, Reading, Sample
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
@@ -53,6 +53,30 @@ def test_an_exchange_is_announced_by_its_event():
     assert exchanges_of(events) == (exchange,)
     with pytest.raises(EvidenceError):
         exchanges_of((EventLine(1, "exchange.opened", {"name": "n"}),))
+
+
+def test_every_fact_of_a_field_and_the_bytes_of_a_sample_come_back():
+    field = FieldSpec(
+        name="package_energy_uj", instance="package-0", unit="uj", kind="counter", domain="package", source="x",
+        window_us=1, update_us=2, resolution=3, modulus=4, states=("a", "b"),
+    )  # fmt: skip
+    times = {"deadline_ns": 5, "t_begin_ns": 6, "t_end_ns": 7, "cpu_ns": 8}
+    samples = (
+        Sample(tick=1, **times, readings=(Reading(field=field, raw=9),), raws=(RawRead("table", b"\x00\xff"),)),
+        Sample(tick=1, **times, readings=(), is_edge=True),
+    )
+    writer = SampleWriter()
+    found = parse_samples(b"".join(writer.encode(sample) for sample in samples))
+    assert found == ((field,), samples)
+
+
+def test_a_field_that_an_older_recorder_wrote_can_be_read():
+    line = (
+        b'{"number":0,"field":{"name":"x_count","instance":"","unit":"count","kind":"gauge","domain":"host",'
+        b'"source":"x","window_us":null,"resolution":null,"states":[]}}\n'
+    )
+    (field,) = parse_samples(line).fields
+    assert (field.name, field.modulus, field.update_us) == ("x_count", None, None)
 
 
 def test_samples_come_back(synthetic):

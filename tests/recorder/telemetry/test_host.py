@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from recorder.telemetry.host import GOVERNORS, HostProvider
+from recorder.telemetry.host import GOVERNORS, PREFERENCES, PROFILES, HostProvider
 
 VMSTAT = "pswpin 3\npswpout 4\npgmajfault 5\npgscan_direct 6\nallocstall_dma 1\nallocstall_normal 2\noom_kill 0\nnr_free_pages 9"
 MEMINFO = "MemTotal:  100 kB\nMemFree:  10 kB\nMemAvailable:   40 kB\nCached:  20 kB\nSwapFree:  0 kB"
@@ -26,6 +28,8 @@ def host(tree):
             "/proc/stat": STAT,
             f"{POLICY}/scaling_cur_freq": 3400000,
             f"{POLICY}/scaling_governor": "schedutil",
+            f"{POLICY}/energy_performance_preference": "balance_power",
+            "/sys/firmware/acpi/platform_profile": "balanced",
             "/sys/class/thermal/thermal_zone0/temp": 45000,
             "/sys/class/thermal/thermal_zone0/type": "acpitz",
             "/sys/class/thermal/thermal_zone4/temp": -3000,
@@ -63,6 +67,7 @@ EXPECTED = {
     "oom_kill_count": 0,
     "mem_available_bytes": 40960,
     "mem_free_bytes": 10240,
+    "mem_total_bytes": 102400,
     "mem_cached_bytes": 20480,
     "swap_free_bytes": 0,
     "load_1min_milli": 1250,
@@ -77,6 +82,8 @@ EXPECTED = {
     "cpu_temp_mc@k10temp/Tctl": 61250,
     "package_energy_uj@package-0": 262143328849,
     "cpu_governor_code@policy0": GOVERNORS.index("schedutil"),
+    "energy_preference_code@policy0": PREFERENCES.index("balance_power"),
+    "platform_profile_code": PROFILES.index("balanced"),
 }
 
 
@@ -96,11 +103,18 @@ def test_the_energy_counter_knows_where_it_wraps(host) -> None:
     assert (spec.kind, spec.domain, spec.modulus) == ("counter", "package", 262143328851)
 
 
+def test_an_edge_reads_the_energy_of_the_packages_and_nothing_else(host) -> None:
+    provider = HostProvider(host.reader())
+    provider.probe()
+    assert values(provider.read_edge()) == {"package_energy_uj@package-0": 262143328849}
+
+
 def test_slow_fields_are_not_read_at_every_tick(host) -> None:
     provider = HostProvider(host.reader())
     provider.probe()
     assert "cpu_governor_code@policy0" not in values(provider.read(19))
     assert "cpu_governor_code@policy0" in values(provider.read(20))
+    assert "platform_profile_code" not in values(provider.read(19))
     assert "zone_temp_mc@acpitz" not in values(provider.read(1))
     assert "zone_temp_mc@acpitz" in values(provider.read(4))
     assert "cpu_clock_hz@policy0" in values(provider.read(1))
@@ -177,6 +191,20 @@ def test_a_file_that_fails_during_the_load_gives_missing_values_and_never_zeros(
     assert all(reading.raw is None and reading.status in {"error", "denied"} for reading in hit)
     assert len(readings) == len(EXPECTED)
     assert sum(reading.raw is not None for reading in readings) == len(EXPECTED) - len(hit)
+
+
+def test_a_file_that_vanishes_or_blocks_gives_missing_values_and_the_next_tick_goes_on(host) -> None:
+    provider = HostProvider(host.reader())
+    provider.probe()
+    provider.close()
+    zone = host.root / "sys/class/thermal/thermal_zone0/temp"
+    zone.unlink()
+    assert values(provider.read(0)) == EXPECTED | {"zone_temp_mc@acpitz": None}
+    os.mkfifo(zone)  # a read that would never end
+    assert values(provider.read(0)) == EXPECTED | {"zone_temp_mc@acpitz": None}
+    zone.unlink()
+    host.write({"/sys/class/thermal/thermal_zone0/temp": 45000})
+    assert values(provider.read(0)) == EXPECTED
 
 
 def test_a_clock_of_zero_is_no_clock(host) -> None:

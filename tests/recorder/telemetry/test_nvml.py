@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -26,6 +27,11 @@ class FakeNvml:
     NVMLError = NVMLError
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     NVML_FI_DEV_POWER_INSTANT, NVML_FI_DEV_POWER_AVERAGE = 186, 185
+    NVML_FI_DEV_PERF_POLICY_POWER, NVML_FI_DEV_PERF_POLICY_THERMAL = 74, 75
+    NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN = 269
+    NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN = 270
+    NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN = 271
+    FIELDS: ClassVar = {186: 606238, 185: 131448, 74: 5_000_000_000, 75: 0, 269: 7, 270: 8, 271: 9}
 
     def __init__(self) -> None:
         self.errors: dict[object, int] = {}
@@ -51,9 +57,15 @@ class FakeNvml:
         return self._give("power", 121641)
 
     def nvmlDeviceGetFieldValues(self, handle, ids):
-        (field,) = ids
-        value = self._give("fields", {186: 606238, 185: 131448}[field])
-        return [SimpleNamespace(nvmlReturn=self.errors.get(field, 0), value=SimpleNamespace(uiVal=value))]
+        self._give("fields", None)
+        return [
+            SimpleNamespace(
+                nvmlReturn=self.errors.get(field, 0),
+                valueType=1 if field in {185, 186} else 3,
+                value=SimpleNamespace(**{"uiVal" if field in {185, 186} else "ullVal": self.FIELDS[field]}),
+            )
+            for field in ids
+        ]
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle):
         return self._give("energy", 3282061)
@@ -72,6 +84,18 @@ class FakeNvml:
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
         return self._give("reasons", 4)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+        return self._give("old-reasons", 64)
+
+    def nvmlDeviceGetMarginTemperature(self, handle):
+        return self._give("margin", 28)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        return self._give("processes", [SimpleNamespace(pid=10), SimpleNamespace(pid=77)])
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle):
+        return self._give("graphics", [SimpleNamespace(pid=77), SimpleNamespace(pid=78)])
 
     def nvmlDeviceGetPerformanceState(self, handle):
         return self._give("state", 0)
@@ -105,6 +129,14 @@ EXPECTED = {
     "vram_used_bytes": 1570635776,
     "clock_event_bits": 4,
     "performance_state_code": 0,
+    "temp_margin_mc": 28_000,
+    "power_limit_uw": 700_000_000,
+    "event_power_cap_ns": 5_000_000_000,
+    "event_thermal_policy_ns": 0,
+    "event_sw_thermal_ns": 7,
+    "event_hw_thermal_ns": 8,
+    "event_power_brake_ns": 9,
+    "gpu_foreign_process_count": 2,
 }
 
 
@@ -113,14 +145,14 @@ def values(provider: NvmlProvider, tick: int = 0) -> dict[str, int | None]:
 
 
 def probed(nvml: FakeNvml) -> NvmlProvider:
-    provider = NvmlProvider(nvml, 0)
+    provider = NvmlProvider(nvml, 0, own_processes=lambda: frozenset({10}))
     provider.probe()
     return provider
 
 
 def test_every_query_is_read_in_its_unit() -> None:
     nvml = FakeNvml()
-    provider = NvmlProvider(nvml, 0)
+    provider = NvmlProvider(nvml, 0, own_processes=lambda: frozenset({10}))
     report = provider.probe()
     assert (report.state, report.refused) == ("present", {})
     assert values(provider) == EXPECTED
@@ -128,8 +160,40 @@ def test_every_query_is_read_in_its_unit() -> None:
 
 
 def test_the_averaged_powers_say_so() -> None:
-    windows = {spec.name: spec.window_us for spec in probed(FakeNvml()).describe() if spec.unit == "uw"}
+    windows = {
+        spec.name: spec.window_us for spec in probed(FakeNvml()).describe() if spec.name.startswith("board_power")
+    }
     assert windows == {"board_power_uw": 1_000_000, "board_power_instant_uw": None, "board_power_average_uw": 1_000_000}
+
+
+def test_power_and_energy_say_how_often_they_change() -> None:
+    updates = {spec.name: spec.update_us for spec in probed(FakeNvml()).describe() if spec.update_us is not None}
+    assert updates == dict.fromkeys(
+        ("board_power_uw", "board_power_instant_uw", "board_power_average_uw", "board_energy_uj"), 100_000
+    )
+
+
+def test_every_field_value_of_a_tick_comes_from_one_call_and_so_does_the_utilisation() -> None:
+    nvml = FakeNvml()
+    provider = probed(nvml)
+    nvml.calls.clear()
+    provider.read(1)
+    assert (nvml.calls.count("fields"), nvml.calls.count("utilization")) == (1, 1)
+
+
+def test_a_field_of_floating_point_or_without_a_number_is_read_by_its_type() -> None:
+    class Doubles(FakeNvml):
+        number = 121.9
+
+        def nvmlDeviceGetFieldValues(self, handle, ids):
+            value = SimpleNamespace(dVal=self.number)
+            return [SimpleNamespace(nvmlReturn=0, valueType=0, value=value) for _ in ids]
+
+    nvml = Doubles()
+    provider = probed(nvml)
+    assert values(provider)["board_power_instant_uw"] == 121_000
+    nvml.number = float("nan")
+    assert values(provider)["board_power_instant_uw"] is None
 
 
 def test_the_costly_energy_counter_is_read_every_fourth_tick() -> None:
@@ -141,11 +205,56 @@ def test_the_costly_energy_counter_is_read_every_fourth_tick() -> None:
     assert nvml.calls.count("energy") == 2
 
 
+@pytest.mark.parametrize(("period_ms", "reads"), [(50, 3), (250, 15), (1000, 60), (3000, 60)])
+def test_the_energy_counter_is_read_at_most_once_a_second_whatever_the_period(period_ms: int, reads: int) -> None:
+    nvml = FakeNvml()
+    provider = NvmlProvider(nvml, 0, period_ns=period_ms * 1_000_000)
+    provider.probe()
+    nvml.calls.clear()
+    for tick in range(60):
+        provider.read(tick)
+    assert nvml.calls.count("energy") == reads
+
+
+def test_an_edge_reads_the_energy_counter_and_nothing_else() -> None:
+    nvml = FakeNvml()
+    provider = probed(nvml)
+    nvml.calls.clear()
+    assert [(reading.field.name, reading.raw) for reading in provider.read_edge()] == [
+        ("board_energy_uj", 3_282_061_000)
+    ]
+    assert nvml.calls == ["energy"]
+    nvml.errors["energy"] = 15
+    with pytest.raises(DeviceLostError):
+        provider.read_edge()
+
+
+def test_processes_of_others_are_those_that_are_not_the_engines() -> None:
+    nvml = FakeNvml()
+    own = {10, 77, 78}
+    provider = NvmlProvider(nvml, 0, own_processes=lambda: frozenset(own))
+    provider.probe()
+    assert values(provider)["gpu_foreign_process_count"] == 0
+    own.remove(77)
+    assert values(provider)["gpu_foreign_process_count"] == 1
+    unknown = NvmlProvider(nvml, 0)
+    assert "own processes are not known" in unknown.probe().refused[f"gpu_foreign_process_count@{BDF}"]
+
+
+def test_an_older_driver_gives_the_event_reasons_under_their_older_name() -> None:
+    nvml = FakeNvml()
+    nvml.errors["reasons"] = 13
+    assert values(probed(nvml))["clock_event_bits"] == 64
+    nvml.errors["reasons"] = 4
+    provider = NvmlProvider(nvml, 0)
+    assert "[4]" in provider.probe().refused[f"clock_event_bits@{BDF}"]
+
+
 @pytest.mark.parametrize("code", [3, 13, 4, 999])
 def test_a_query_that_fails_at_the_probe_has_no_field_and_a_reason(code: int) -> None:
     nvml = FakeNvml()
     nvml.errors["energy"] = code
-    provider = NvmlProvider(nvml, 0)
+    provider = NvmlProvider(nvml, 0, own_processes=lambda: frozenset())
     report = provider.probe()
     assert report.state == "partial"
     assert report.refused == {f"board_energy_uj@{BDF}": f"NVMLError: {NVMLError(code)} [{code}]"}

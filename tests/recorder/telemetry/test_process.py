@@ -67,7 +67,7 @@ def process(
     threads = threads or {pid: (0, 0, 0, 0)}
     files: dict[str, object] = {
         f"/proc/{pid}/stat": stat(pid, threads=len(threads), **fields),
-        f"/proc/{pid}/status": f"Name:\tx\nVmHWM:\t{rss_kb + 7} kB\nVmRSS:\t{rss_kb} kB\nVmSwap:\t0 kB",
+        f"/proc/{pid}/status": f"Name:\tx\nVmHWM:\t{rss_kb + 7} kB\nVmRSS:\t{rss_kb} kB\nVmSwap:\t0 kB\nRssFile:\t{rss_kb // 2} kB\nVmLck:\t{rss_kb // 4} kB",
         f"/proc/{pid}/io": f"rchar: 1\nwchar: 2\nread_bytes: {read_bytes}\nwrite_bytes: 4096",
     }
     for thread, (run, wait, voluntary, involuntary) in threads.items():
@@ -113,6 +113,8 @@ def test_a_tree_is_summed_over_its_processes_and_threads(tree) -> None:
         "proc_majflt_count": 4,
         "proc_rss_bytes": 150 * 1024,
         "proc_rss_peak_bytes": 164 * 1024,
+        "proc_rss_file_bytes": 75 * 1024,
+        "proc_locked_bytes": 37 * 1024,
         "proc_swap_bytes": 0,
         "proc_read_bytes": 50,
         "proc_write_bytes": 8192,
@@ -170,7 +172,7 @@ def test_a_process_that_is_gone_has_no_values_and_no_zeros(tree) -> None:
     provider.probe()
     tree.remove("/proc/10/stat")
     readings = list(provider.read(0))
-    assert len(readings) == 15
+    assert len(readings) == 17
     assert {(reading.raw, reading.status) for reading in readings} == {(None, "error")}
 
 

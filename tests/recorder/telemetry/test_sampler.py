@@ -9,16 +9,17 @@ from itertools import pairwise
 
 import pytest
 
-from recorder.telemetry.provider import DeviceLostError
-from recorder.telemetry.sample import FieldSpec, ProbeReport, Reading, Sample
+from recorder.telemetry.provider import DeviceLostError, NoExtras
+from recorder.telemetry.sample import FieldSpec, ProbeReport, RawRead, Reading, Sample
 from recorder.telemetry.sampler import ClockOffsets, Sampler, SamplerReport
 
 MS = 1_000_000
 PERIOD = 250 * MS
+ENERGY = FieldSpec(name="board_energy_uj", unit="uj", kind="counter", domain="board", source="fake")
 FIELD = FieldSpec(name="x_count", unit="count", kind="gauge", domain="host", source="fake")
 
 
-class Provider:
+class Provider(NoExtras):
     """Gives one reading a tick. ``costs`` is how long the read of each tick takes, in ms; ``fails`` what it raises."""
 
     name = "fake"
@@ -170,6 +171,83 @@ def test_failed_readings_are_counted_by_field() -> None:
 
     report, _ = run(Clock(until_ms=1000), Failing())
     assert report.error_counts == {"x_count": 2}
+
+
+class Meter(Provider):
+    """Has an energy counter of 1 J a second, costly to read, and reads it at edges."""
+
+    name = "meter"
+
+    def describe(self):
+        return (ENERGY,)
+
+    def read_edge(self):
+        self.clock.advance(4 * MS)
+        return [Reading(field=ENERGY, raw=self.clock.now // 1000)]
+
+
+def test_an_edge_is_sampled_at_once_and_costs_no_tick() -> None:
+    clock = Clock(until_ms=1000)
+    taken: list[Sample] = []
+    meter = Meter(clock)
+    sampler = Sampler(
+        providers=[meter], sink=taken.append, period_ns=PERIOD,
+        now_ns=clock.now_ns, thread_cpu_ns=clock.cpu_ns, wait=lambda s: wait(s), offsets=offsets,
+    )  # fmt: skip
+    edges = [clock.now + 310 * MS, clock.now + 312 * MS, clock.now + 900 * MS]
+
+    def wait(seconds: float) -> bool:
+        """End early where an edge comes first, as the real wait does."""
+        deadline = clock.now + round(seconds * 1e9)
+        if edges and edges[0] <= deadline:
+            clock.now = edges.pop(0)
+            sampler.edge()
+            if edges and edges[0] - clock.now < 4 * MS:
+                edges.pop(0)
+                sampler.edge()  # a second edge while the first is not yet read: one read serves both
+            return False
+        clock.now = deadline
+        return clock.now > clock.end
+
+    report = sampler.run()
+    assert [(sample.tick, sample.is_edge) for sample in taken] == [
+        (0, False), (1, False), (1, True), (2, False), (3, False), (3, True), (4, False),
+    ]  # fmt: skip
+    edge = taken[2]
+    assert (edge.t_begin_ns - taken[0].deadline_ns, edge.t_end_ns - edge.t_begin_ns) == (310 * MS, 4 * MS)
+    assert edge.deadline_ns == edge.t_begin_ns
+    assert [reading.field.name for reading in edge.readings] == ["board_energy_uj"]
+    assert [sample.deadline_ns - taken[0].deadline_ns for sample in taken if not sample.is_edge] == [
+        tick * PERIOD for tick in range(5)
+    ]
+    assert (report.ticks_missed, report.edges_taken, report.worst_edge_ns) == (0, 2, 4 * MS)
+
+
+def test_the_edge_before_the_end_is_still_sampled() -> None:
+    samples: list[Sample] = []
+    clock = Clock(until_ms=0)
+    with Sampler(providers=[Meter(clock)], sink=samples.append, period_ns=60_000 * MS) as sampler:
+        sampler.edge()
+    assert [sample.is_edge for sample in samples] == [False, True]
+
+
+def test_without_an_energy_counter_an_edge_wakes_nobody() -> None:
+    samples: list[Sample] = []
+    with Sampler(providers=[Provider()], sink=samples.append, period_ns=60_000 * MS) as sampler:
+        for _ in range(100):
+            sampler.edge()
+    assert len(samples) == 1
+    assert sampler.report is not None
+    assert sampler.report.edges_taken == 0
+
+
+def test_bytes_behind_readings_go_with_the_sample() -> None:
+    class Table(Provider):
+        def raws(self):
+            return [RawRead("table", b"\x01\x02")]
+
+    _, samples = run(Clock(until_ms=300), Table())
+    assert [sample.raws for sample in samples] == [((("table"), b"\x01\x02"),)] * 2
 
 
 def test_a_period_must_be_above_zero() -> None:
