@@ -138,7 +138,8 @@ class AppendFile(io.RawIOBase):
         """Close the file; doing it twice is harmless."""
         if not self.closed:
             super().close()
-            self._files.close(self._descriptor)
+            with host_errors("close a file", self.path):
+                self._files.close(self._descriptor)
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:

@@ -6,6 +6,8 @@ Loaded by path (see conftest.py), also inside child processes that a test kills.
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -343,14 +345,18 @@ class FaultyFiles(Files):
     def _step(self) -> None:
         self.steps += 1
         if self.steps == self.fail_at:
-            raise self.error or OSError(5, "Input/output error (injected)")
+            self.fail()
+
+    def fail(self) -> None:
+        """What happens at the chosen step."""
+        raise self.error or OSError(5, "Input/output error (injected)")
 
     def write(self, descriptor: int, data: bytes | memoryview) -> None:
         self.steps += 1
         if self.steps == self.fail_at:
             if self.half:
                 super().write(descriptor, memoryview(data)[: len(data) // 2])
-            raise self.error or OSError(5, "Input/output error (injected)")
+            self.fail()
         super().write(descriptor, data)
 
     def open_append(self, path: Path) -> int:
@@ -389,6 +395,61 @@ class FaultyFiles(Files):
         self._step()
         super().remove_folder(path)
 
+    def close(self, descriptor: int) -> None:
+        super().close(descriptor)  # the descriptor is gone whatever close says
+        self._step()
+
     def commit(self, commit: Callable[[], None]) -> None:
         self._step()
         super().commit(commit)
+
+
+class KillingFiles(FaultyFiles):
+    """A disk at whose n-th change this process is killed; a write is cut in the middle."""
+
+    def __init__(self, fail_at: int) -> None:
+        super().__init__(fail_at, half=True)
+
+    def fail(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FullDisk(FaultyFiles):
+    """A disk that is full from its n-th change on: nothing new is written, while removing still works."""
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.fail_at and self.steps >= self.fail_at and self.takes_room:
+            raise OSError(28, "No space left on device")
+        self.takes_room = True
+
+    takes_room = True
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> None:
+        if self.fail_at and self.steps + 1 >= self.fail_at:
+            Files.write(self, descriptor, memoryview(data)[: len(data) // 2])
+        self._step()
+        Files.write(self, descriptor, data)
+
+    def unlink(self, path: Path) -> None:
+        self.takes_room = False
+        super().unlink(path)
+
+    def remove_folder(self, path: Path) -> None:
+        self.takes_room = False
+        super().remove_folder(path)
+
+    def close(self, descriptor: int) -> None:
+        self.takes_room = False
+        super().close(descriptor)
+
+
+class HookedFiles(FaultyFiles):
+    """A disk at whose n-th change something else happens first; the change itself works."""
+
+    def __init__(self, fail_at: int, hook: Callable[[], None]) -> None:
+        super().__init__(fail_at)
+        self.hook = hook
+
+    def fail(self) -> None:
+        self.hook()
