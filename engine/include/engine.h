@@ -82,6 +82,18 @@ typedef struct assay_batch {
     const uint8_t *logits;
 } assay_batch;
 
+/* A batch with embeddings (the rows of an image) and 2-D positions; qwen4exp. */
+typedef struct assay_rows {
+    size_t struct_size;
+    uint32_t n;
+    uint32_t n_axes;          /* 1: text; 3: t, y, x; 4: the four rows of M-RoPE, the last of which is ignored */
+    const assay_token *tokens; /* [n]; -1: the next row of embeddings stands here */
+    const float *embeddings;  /* [n_embd] for each -1, one after the other; may be NULL without any */
+    const int32_t *positions; /* [n_axes][n]; cells of an image at t = P: (P, P + row, P + column) */
+    const int32_t *seq_ids;
+    const uint8_t *logits;
+} assay_rows;
+
 /* Work counters: exact for one request at a time and for pinned batch schedules. */
 typedef struct assay_work {
     size_t struct_size;
@@ -151,14 +163,42 @@ ASSAY_API uint64_t assay_session_cache_bytes(const assay_session *session);
 ASSAY_API uint64_t assay_session_compute_bytes(const assay_session *session);
 
 /* Evaluates the batch in ubatches. The positions of a sequence go on from its last one, in the order of the
- * batch; an empty sequence may begin anywhere. On ASSAY_FULL, ASSAY_INVALID and ASSAY_CANCELLED the cells that the call
+ * batch (qwen4exp: they rise, and may leave gaps); an empty sequence may begin anywhere. On ASSAY_FULL, ASSAY_INVALID and ASSAY_CANCELLED the cells that the call
  * added are removed again. cancel may be NULL. */
 ASSAY_API int assay_decode(assay_session *session, const assay_batch *batch, const volatile int *cancel,
                            char *err, size_t err_size);
+/* The same for rows. Coordinates (t, y, x) rise within a sequence, compared from the left. */
+ASSAY_API int assay_decode_rows(assay_session *session, const assay_rows *rows, const volatile int *cancel,
+                                char *err, size_t err_size);
 /* The n_vocab logits of token i of the last batch (i = index in the batch), or NULL if not asked for. */
 ASSAY_API const float *assay_logits(const assay_session *session, uint32_t i);
 
-/* Sequences: positions [p0, p1), p1 < 0 = to the end. A copy needs a target without positions in that range;
+/* Speculative decoding with the draft block (sessions with n_draft > 0). `last` is a token that was chosen but not
+ * decoded yet. A draft session shows every decoded batch to the draft block by itself.
+ *
+ * propose: up to n greedy drafts after `last`; stops where the best one's probability is below p_min (0: never).
+ * verify: decodes `last` and drafts, logits of each row; until accept, the sequence takes nothing else.
+ * accept: keeps the first n_keep tokens of the verified ones (1 or more) and takes the others back.
+ * round: all three with greedy acceptance over the whole vocabulary. Emits 1 to min(depth, n_left - 1) + 1 tokens,
+ * the last of which is the next `last`; tokens and drafts have room for depth + 1. */
+ASSAY_API int assay_draft_propose(assay_session *session, int32_t seq, assay_token last, uint32_t n, float p_min,
+                                  assay_token *drafts, uint32_t *n_drafts, char *err, size_t err_size);
+ASSAY_API int assay_draft_verify(assay_session *session, int32_t seq, const assay_token *tokens, uint32_t n,
+                                 const volatile int *cancel, char *err, size_t err_size);
+ASSAY_API int assay_draft_accept(assay_session *session, int32_t seq, uint32_t n_keep, char *err, size_t err_size);
+typedef struct assay_draft_round_result {
+    size_t struct_size;
+    uint32_t n_tokens;
+    uint32_t n_drafted;
+    uint32_t n_accepted;
+} assay_draft_round_result;
+ASSAY_API int assay_draft_round(assay_session *session, int32_t seq, assay_token last, uint32_t n_left, uint32_t depth,
+                                float p_min, const volatile int *cancel, assay_token *tokens, assay_token *drafts,
+                                assay_draft_round_result *result, char *err, size_t err_size);
+
+/* Sequences: positions [p0, p1), p1 < 0 = to the end. What qwen4exp's recurrent state cannot do is ASSAY_UNSUPPORTED
+ * and changes nothing: removal in the middle, removal of more than the last n_rollback tokens but not all, a second
+ * removal before there are new tokens, copies of a part, shifts. A copy needs a target without positions in that range;
  * unified sessions share the cells, split ones copy the rows (ASSAY_FULL where there is no room). */
 ASSAY_API int assay_seq_remove(assay_session *session, int32_t seq, int32_t p0, int32_t p1,
                                char *err, size_t err_size);

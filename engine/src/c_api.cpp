@@ -1,4 +1,5 @@
 // The C boundary: turns exceptions into status codes and text, and pointers into objects.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -212,8 +213,53 @@ int assay_decode(assay_session* session, const assay_batch* batch, const volatil
     });
 }
 
+int assay_decode_rows(assay_session* session, const assay_rows* rows, const volatile int* cancel, char* err,
+                      size_t err_size) {
+    return guarded(err, err_size, [&] {
+        need(rows != nullptr && rows->struct_size == sizeof(assay_rows), "rows with their struct_size are needed");
+        session_of(session).decode_rows(*rows, cancel);
+    });
+}
+
 const float* assay_logits(const assay_session* session, uint32_t i) {
     return session == nullptr ? nullptr : session->session->logits(i);
+}
+
+int assay_draft_propose(assay_session* session, int32_t seq, assay_token last, uint32_t n, float p_min,
+                        assay_token* drafts, uint32_t* n_drafts, char* err, size_t err_size) {
+    return guarded(err, err_size, [&] {
+        need(drafts != nullptr && n_drafts != nullptr, "drafts and n_drafts are needed");
+        const std::vector<int32_t> found = session_of(session).propose(seq, last, n, p_min);
+        std::copy(found.begin(), found.end(), drafts);
+        *n_drafts = static_cast<uint32_t>(found.size());
+    });
+}
+
+int assay_draft_verify(assay_session* session, int32_t seq, const assay_token* tokens, uint32_t n,
+                       const volatile int* cancel, char* err, size_t err_size) {
+    return guarded(err, err_size, [&] {
+        need(tokens != nullptr, "tokens are needed");
+        session_of(session).verify(seq, tokens, n, cancel);
+    });
+}
+
+int assay_draft_accept(assay_session* session, int32_t seq, uint32_t n_keep, char* err, size_t err_size) {
+    return guarded(err, err_size, [&] { session_of(session).accept(seq, n_keep); });
+}
+
+int assay_draft_round(assay_session* session, int32_t seq, assay_token last, uint32_t n_left, uint32_t depth,
+                      float p_min, const volatile int* cancel, assay_token* tokens, assay_token* drafts,
+                      assay_draft_round_result* result, char* err, size_t err_size) {
+    return guarded(err, err_size, [&] {
+        need(tokens != nullptr && result != nullptr && result->struct_size == sizeof *result,
+             "tokens and a result with its struct_size are needed");
+        const assay::Session::Round round = session_of(session).draft_round(seq, last, n_left, depth, p_min, cancel);
+        std::copy(round.tokens.begin(), round.tokens.end(), tokens);
+        if (drafts != nullptr) std::copy(round.drafts.begin(), round.drafts.end(), drafts);
+        result->n_tokens = static_cast<uint32_t>(round.tokens.size());
+        result->n_drafted = static_cast<uint32_t>(round.drafts.size());
+        result->n_accepted = round.n_accepted;
+    });
 }
 
 int assay_seq_remove(assay_session* session, int32_t seq, int32_t p0, int32_t p1, char* err, size_t err_size) {

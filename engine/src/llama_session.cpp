@@ -125,6 +125,11 @@ void LlamaSession::decode(const assay_batch& batch, const volatile int* cancel) 
     finish_decode(start, batch.n, settings_.n_seq);
 }
 
+void LlamaSession::decode_rows(const assay_rows&, const volatile int*) {
+    throw Failure(ASSAY_UNSUPPORTED, "this model takes token ids at one position each; embeddings and 2-D positions "
+                                     "belong to qwen4exp");
+}
+
 void LlamaSession::undo(const assay_batch& batch, const std::vector<Ubatch>& done) {
     std::vector<bool> is_touched(settings_.n_seq, false);
     for (const Ubatch& ubatch : done) {
