@@ -62,7 +62,7 @@ typedef struct assay_session_settings {
     int32_t kv_type;       /* enum assay_kv_type */
     bool kv_unified;       /* one stream of cells shared by all sequences */
     bool flash_attention;  /* default true; one fused operator instead of several, needed for q8_0 (llama family) */
-    /* From here on qwen4exp only, save reserved_layout. */
+    /* From here on qwen4exp only. */
     bool reserved_layout;  /* unified: a sequence takes cells of its own stretch (n_ctx / n_seq) only */
     bool bucket_policy;    /* blocks of sparse attention by position bucket, as the forks have it, not by rank */
     bool plain_operators;  /* only operators that every back end has; same results */
@@ -223,6 +223,31 @@ ASSAY_API int assay_state_restore(assay_session *session, int32_t seq, const voi
 /* Fills an empty sequence with n zero cells at positions 0..n-1, outside any timing. */
 ASSAY_API int assay_fill_zero(assay_session *session, int32_t seq, uint32_t n, char *err, size_t err_size);
 
+/* Named internal tensors of the trunk in each following decode; qwen4exp. names: comma separated, a name that ends
+ * with '*' stands for all that begin so. Names: embedding, ple.rows (i64), ple.embedding, residual.N, mixed.N (input of
+ * attention or delta net), attended.N, experts.N (i32, chosen), selected.N (i32, kept blocks of sparse attention).
+ * Past max_bytes a decode goes on, and what is left out has no data. Capturing changes no result. */
+ASSAY_API int assay_capture_start(assay_session *session, const char *names, uint64_t max_bytes, char *err,
+                                  size_t err_size);
+ASSAY_API void assay_capture_stop(assay_session *session);
+enum assay_capture_type { ASSAY_CAPTURE_F32 = 0, ASSAY_CAPTURE_I32 = 1, ASSAY_CAPTURE_I64 = 2 };
+typedef struct assay_captured {
+    size_t struct_size;
+    const char *name;
+    int32_t type;         /* enum assay_capture_type */
+    uint32_t ubatch;      /* of the decode, from 0 */
+    int64_t shape[4];     /* first = fastest */
+    const void *data;     /* NULL where max_bytes was reached; lives until the next decode */
+    uint64_t size_bytes;
+} assay_captured;
+/* Tensors of the last decode, in the order of the ubatches and, in each, of the computation. */
+ASSAY_API uint32_t assay_capture_count(const assay_session *session);
+ASSAY_API int assay_capture_get(const assay_session *session, uint32_t i, assay_captured *captured, char *err,
+                                size_t err_size);
+
+/* JSON: bytes of caches and compute buffers; for qwen4exp also the reasons of the routes, the use of the n-gram table and
+ * how many tokens each sequence can take back. Lives until the next call. */
+ASSAY_API const char *assay_session_info(assay_session *session);
 ASSAY_API void assay_work_read(const assay_session *session, assay_work *work);
 ASSAY_API void assay_work_reset(assay_session *session);
 

@@ -16,6 +16,7 @@ struct assay_model {
 
 struct assay_session {
     std::unique_ptr<assay::Session> session;
+    std::string info;
 };
 
 namespace {
@@ -191,7 +192,7 @@ int assay_session_new(const assay_model* model, const assay_session_settings* se
     return guarded(err, err_size, [&] {
         need(model != nullptr && session != nullptr, "model and session are needed");
         *session = nullptr;
-        *session = new assay_session{assay::make_session(model->model, take_settings(settings, assay_session_defaults()))};
+        *session = new assay_session{assay::make_session(model->model, take_settings(settings, assay_session_defaults())), {}};
     });
 }
 
@@ -315,6 +316,39 @@ int assay_state_restore(assay_session* session, int32_t seq, const void* data, s
 
 int assay_fill_zero(assay_session* session, int32_t seq, uint32_t n, char* err, size_t err_size) {
     return guarded(err, err_size, [&] { session_of(session).fill_zero(seq, n); });
+}
+
+int assay_capture_start(assay_session* session, const char* names, uint64_t max_bytes, char* err, size_t err_size) {
+    return guarded(err, err_size, [&] {
+        need(names != nullptr, "names are needed");
+        session_of(session).capture().start(names, max_bytes);
+    });
+}
+
+void assay_capture_stop(assay_session* session) {
+    guarded(nullptr, 0, [&] { session_of(session).capture().stop(); });
+}
+
+uint32_t assay_capture_count(const assay_session* session) {
+    return session == nullptr ? 0 : static_cast<uint32_t>(session->session->captured().entries().size());
+}
+
+int assay_capture_get(const assay_session* session, uint32_t i, assay_captured* captured, char* err, size_t err_size) {
+    return guarded(err, err_size, [&] {
+        const auto& entries = session_of(session).captured().entries();
+        need(captured != nullptr && captured->struct_size == sizeof *captured, "captured with its struct_size is needed");
+        need(i < entries.size(), "there is no such captured tensor");
+        const assay::Capture::Entry& entry = entries[i];
+        *captured = {sizeof *captured, entry.name.c_str(), entry.type, entry.ubatch, {}, nullptr, entry.size_bytes};
+        std::copy(entry.shape, entry.shape + 4, captured->shape);
+        if (!entry.data.empty()) captured->data = entry.data.data();
+    });
+}
+
+const char* assay_session_info(assay_session* session) {
+    if (session == nullptr) return nullptr;
+    const int status = guarded(nullptr, 0, [&] { session->info = session->session->info(); });
+    return status == ASSAY_OK ? session->info.c_str() : nullptr;
 }
 
 void assay_work_read(const assay_session* session, assay_work* work) {

@@ -28,6 +28,10 @@ assay_session_settings checked(const assay_session_settings& settings) {
     if (!settings.flash_attention && settings.kv_type == ASSAY_KV_Q8_0) {
         throw Failure(ASSAY_UNSUPPORTED, "kv_type q8_0 needs flash_attention");
     }
+    if (settings.n_draft > 0) throw Failure(ASSAY_UNSUPPORTED, "n_draft: this model has no draft block; use 0");
+    if (settings.reserved_layout || settings.bucket_policy || settings.n_rollback > 0) {
+        throw Failure(ASSAY_UNSUPPORTED, "reserved_layout, bucket_policy and n_rollback are settings of qwen4exp");
+    }
     return settings;
 }
 

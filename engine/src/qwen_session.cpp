@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "failure.h"
+#include "json_text.h"
 #include "pace.h"
 
 namespace assay {
@@ -40,6 +41,7 @@ QwenSession::QwenSession(const Model& model, const assay_session_settings& setti
     evaluator_ = std::make_unique<QwenEvaluator>(
         QwenEvaluator::Parts{model, settings_, *cache_, recurrent_.get(), ple_.get(), model.output(), work_}, n_ubatch,
         settings_.n_draft > 0);
+    evaluator_->capture_into(&capture_);
     if (settings_.n_draft > 0) draft_ = std::make_unique<Draft>(model, settings_, n_ubatch, work_);
 }
 
@@ -49,6 +51,39 @@ uint64_t QwenSession::cache_bytes() const { return cache_->bytes() + recurrent_-
 
 uint64_t QwenSession::compute_bytes() const {
     return evaluator_->executor().compute_bytes() + (draft_ ? draft_->compute_bytes() : 0);
+}
+
+std::string QwenSession::info() const {
+    JsonText json;
+    json.open('{');
+    json.field("cache_bytes", cache_bytes());
+    json.field("compute_bytes", compute_bytes());
+    json.field("recurrent_bytes", recurrent_->bytes());
+    json.field("draft_bytes", draft_ ? draft_->bytes() : 0);
+    json.field("n_rollback", settings_.n_rollback);
+    json.field("policy", qsa::name(settings_.bucket_policy ? qsa::Policy::Bucket : qsa::Policy::Rank));
+    json.key("route_reasons");
+    json.open('{');
+    for (size_t i = 0; i < cache_->reasons.size(); ++i) {
+        if (cache_->reasons[i] > 0) json.field(qsa::name(static_cast<qsa::Reason>(i)), cache_->reasons[i]);
+    }
+    json.close('}');
+    json.key("can_take_back");
+    json.open('[');
+    for (uint32_t i = 0; i < settings_.n_seq; ++i) json.value(recurrent_->n_past(i));
+    json.close(']');
+    if (ple_) {
+        const PleTable::Use use = ple_->use();
+        json.key("ple");
+        json.open('{');
+        json.field("n_rows", use.n_rows);
+        json.field("n_misses", use.n_misses);
+        json.field("cached_bytes", use.n_bytes);
+        json.field("cache_bytes_max", use.n_bytes_max);
+        json.close('}');
+    }
+    json.close('}');
+    return json.text();
 }
 
 void QwenSession::decode(const assay_batch& batch, const volatile int* cancel) {
@@ -189,6 +224,7 @@ void QwenSession::run(const std::vector<Row>& rows, const volatile int* cancel) 
     check_room(rows);
     const auto start_time = std::chrono::steady_clock::now();
     make_room_for_logits(rows);
+    capture_.clear();
     const AbortFlag abort_flag(evaluator_->executor().cpu(), cancel);
     work_.n_decode_calls += 1;
     const std::vector<Start> starts = begin(rows);
@@ -200,6 +236,7 @@ void QwenSession::run(const std::vector<Row>& rows, const volatile int* cancel) 
             evaluator_->evaluate(placed.ubatch);
             keep_logits(placed);
             if (draft_) keep_residuals(placed);
+            capture_.next_ubatch();
         }
     } catch (...) {
         undo(starts);

@@ -35,6 +35,8 @@ public:
     size_t save_state(int32_t sequence, uint8_t* data, size_t size) const override;
     void restore_state(int32_t sequence, const uint8_t* data, size_t size) override;
 
+    Capture& capture() override { return capture_; }
+    std::string info() const override;
     uint64_t cache_bytes() const override;
     uint64_t compute_bytes() const override;
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "capture.h"
 #include "engine.h"
 #include "failure.h"
 #include "model.h"
@@ -50,6 +51,12 @@ public:
     virtual Round draft_round(int32_t sequence, int32_t last, uint32_t n_left, uint32_t depth, float p_min,
                               const volatile int* cancel);
 
+    // Throws Failure where the family has no such tensors.
+    virtual Capture& capture();
+    const Capture& captured() const { return capture_; }
+    // One line of JSON.
+    virtual std::string info() const;
+
     virtual uint64_t cache_bytes() const = 0;
     virtual uint64_t compute_bytes() const = 0;
 
@@ -71,6 +78,7 @@ protected:
     const Model& model_;
     assay_session_settings settings_;
     assay_work work_;
+    Capture capture_;
 };
 
 // Allocates the cache and the compute buffers for the largest ubatch. Throws Failure.
