@@ -33,7 +33,7 @@ private:
     ggml_tensor* grouped_norm(ggml_tensor* streams, ggml_tensor* weight);
     Mixed mix(ggml_tensor* residual, const HyperMixer& mixer);
     ggml_tensor* combine(ggml_tensor* residual, ggml_tensor* out, ggml_tensor* weights);
-    ggml_tensor* experts(const QwenLayer& layer, ggml_tensor* input);
+    ggml_tensor* experts(uint32_t block, ggml_tensor* input);
     ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight) {
         return ggml_mul(ctx_, ggml_rms_norm(ctx_, x, s_.epsilon), weight);
     }

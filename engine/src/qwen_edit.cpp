@@ -17,6 +17,8 @@ uint32_t QwenSession::n_cells_of(uint32_t sequence) const {
 void QwenSession::drop(uint32_t sequence) {
     cache_->truncate(sequence, 0);
     recurrent_->drop(sequence);
+    if (draft_) draft_->drop(sequence);
+    if (held_ && held_->sequence == sequence) held_.reset();
 }
 
 void QwenSession::remove(int32_t sequence, int32_t p0, int32_t p1) {
@@ -47,6 +49,7 @@ void QwenSession::remove(int32_t sequence, int32_t p0, int32_t p1) {
         drop(id);
         return;
     }
+    if (held_ && held_->sequence == id) throw Failure(ASSAY_INVALID, "a verification waits for draft_accept");
     const uint32_t n = last - first;
     if (n > recurrent_->n_past(id)) {
         throw Failure(ASSAY_UNSUPPORTED, std::to_string(n) + " tokens of sequence " + std::to_string(sequence) +
@@ -54,7 +57,9 @@ void QwenSession::remove(int32_t sequence, int32_t p0, int32_t p1) {
                                              std::to_string(recurrent_->n_past(id)) +
                                              "; raise n_rollback, or remove the whole sequence");
     }
+    const int32_t begin = cells.at(id, order[first]).t;
     recurrent_->rollback(id, n);
+    if (draft_) draft_->rollback(id, n, begin);
     cache_->truncate(id, first);
 }
 
@@ -62,6 +67,7 @@ void QwenSession::copy(int32_t source, int32_t target, int32_t p0, int32_t p1) {
     const uint32_t from = check_sequence(source);
     const uint32_t to = check_sequence(target);
     if (from == to || !cache_->cells.has(from)) return;
+    if (held_) throw Failure(ASSAY_INVALID, "a verification waits for draft_accept");
     const Cells& cells = cache_->cells;
     const int32_t first = cells.at(from, cells.order(from).front()).t;
     if (std::max(p0, 0) > first || (p1 >= 0 && p1 <= cells.last(from).t)) {
@@ -76,6 +82,7 @@ void QwenSession::copy(int32_t source, int32_t target, int32_t p0, int32_t p1) {
     }
     cache_->copy(from, to);
     recurrent_->copy(from, to);
+    if (draft_) draft_->copy(from, to);
 }
 
 void QwenSession::keep(int32_t sequence) {
@@ -107,6 +114,13 @@ void QwenSession::fill_zero(int32_t sequence, uint32_t n) {
     }
     const std::vector<uint8_t> zeros(cache_->cell_bytes() * n);
     cache_->write(id, zeros.data());
+    if (!draft_) return;
+    IndexedCache& drafts = draft_->cache();
+    for (uint32_t i = 0; i < n; ++i) {
+        const auto p = static_cast<int32_t>(i);
+        drafts.cells.add(id, {p, p, p}, token);
+    }
+    drafts.write(id, std::vector<uint8_t>(drafts.cell_bytes() * n).data());
 }
 
 }  // namespace assay

@@ -36,7 +36,8 @@ QwenGraphContext QwenEvaluator::graph_context() const {
             parts_.output,
             settings.flash_attention,
             settings.plain_operators || parts_.model.uses_accelerator(),
-            std::max(settings.n_threads, settings.n_threads_batch)};
+            std::max(settings.n_threads, settings.n_threads_batch),
+            capture_};
 }
 
 QwenGraphShape QwenEvaluator::largest_shape(uint32_t n_ubatch, bool wants_hidden) const {
@@ -130,6 +131,13 @@ void QwenEvaluator::pool_early(uint32_t sequence, const qsa::Selection& selectio
     }
 }
 
+void QwenEvaluator::take_captures() {
+    if (parts_.ple != nullptr && capture_->wants("ple.rows"))
+        capture_->add("ple.rows", ple_rows_, s_.ple.n_heads());
+    for (const QwenCapture& captured : graph_.captures) capture_->add(captured.name, captured.tensor);
+    graph_ = QwenGraph{};
+}
+
 void QwenEvaluator::use_graph(const QwenGraphShape& shape) {
     if (graph_.nodes != nullptr && graph_.shape == shape) {
         parts_.work.n_graph_reuses += 1;
@@ -148,13 +156,16 @@ void QwenEvaluator::evaluate(const QwenUbatch& ubatch) {
     shape.n_embeddings = static_cast<uint32_t>(std::count(ubatch.tokens.begin(), ubatch.tokens.end(), -1));
     shape.n_outputs = static_cast<uint32_t>(ubatch.outputs.size());
     shape.wants_hidden = ubatch.wants_hidden;
-    shape.is_captured = is_capturing_;
+    const bool is_captured = capture_ != nullptr && capture_->is_on();
+    // A graph that is captured keeps tensors alive that another one overwrites.
+    if (is_captured) graph_ = QwenGraph{};
     first_pooled_.clear();
     for (const QwenUbatch::Run& run : ubatch.runs) shape.runs.push_back(map(run));
     use_graph(shape);
     set_inputs(ubatch);
     executor_.compute(graph_.nodes, shape.n_tokens <= parts_.settings.n_seq);
     for (const QwenUbatch::Run& run : ubatch.runs) parts_.cache.tracker(run.sequence).computed();
+    if (is_captured) take_captures();
     assay_work& work = parts_.work;
     work.n_graphs += 1;
     work.n_graph_nodes += graph_.cost.n_nodes;

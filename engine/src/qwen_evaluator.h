@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "capture.h"
 #include "executor.h"
 #include "indexed_cache.h"
 #include "ple_table.h"
@@ -49,9 +50,7 @@ public:
     const QwenGraph& graph() const { return graph_; }
     Executor& executor() { return executor_; }
     const Executor& executor() const { return executor_; }
-    void capture(bool is_on) { is_capturing_ = is_on; }
-    // Table rows of the PLE of the last ubatch: [heads, tokens].
-    const std::vector<uint64_t>& ple_rows() const { return ple_rows_; }
+    void capture_into(Capture* capture) { capture_ = capture; }
 
 private:
     QwenRun map(const QwenUbatch::Run& run);
@@ -70,6 +69,7 @@ private:
     void set_recurrent(const QwenRun& run, const RecurrentRows::Plan& plan, const QwenRunInputs& inputs);
     void set_history(uint32_t n_past, const QwenRun& run, const RecurrentRows::Plan& plan, const HistoryInputs& inputs);
     void count(uint32_t sequence);
+    void take_captures();
     template <class Number>
     void send(ggml_tensor* input, const std::vector<Number>& numbers);
 
@@ -77,7 +77,7 @@ private:
     const QwenShape& s_;
     Executor executor_;
     QwenGraph graph_;
-    bool is_capturing_ = false;
+    Capture* capture_ = nullptr;
 
     // Scratch of the inputs, kept to avoid allocations in generation.
     std::vector<int32_t> numbers_;

@@ -8,7 +8,9 @@
 namespace assay {
 
 void QwenBuilder::note(const std::string& name, ggml_tensor* tensor) {
-    if (!graph_.shape.is_captured) return;
+    if (c_.capture == nullptr || !c_.capture->wants(name)) return;
+    // A copy: a view shows its whole origin, and an input is overwritten.
+    tensor = ggml_cont(ctx_, tensor);
     ggml_set_output(tensor);
     expand(tensor);
     graph_.captures.push_back({name, tensor});
@@ -163,13 +165,15 @@ ggml_tensor* QwenBuilder::combine(ggml_tensor* residual, ggml_tensor* out, ggml_
     return ggml_add(ctx_, residual, ggml_mul(ctx_, spread, ggml_reshape_3d(ctx_, weights, 1, s_.hc, n_tokens)));
 }
 
-ggml_tensor* QwenBuilder::experts(const QwenLayer& layer, ggml_tensor* input) {
+ggml_tensor* QwenBuilder::experts(uint32_t block, ggml_tensor* input) {
+    const QwenLayer& layer = model_.layers()[block];
     const int64_t n_tokens = input->ne[1];
     const int64_t n_used = s_.n_expert_used;
     ggml_tensor* router = ggml_mul_mat(ctx_, layer.router, input);
     ggml_mul_mat_set_prec(router, GGML_PREC_F32);
     ggml_tensor* p = ggml_soft_max(ctx_, router);
     ggml_tensor* top = ggml_argsort_top_k(ctx_, p, static_cast<int>(n_used));
+    note("experts." + std::to_string(block), top);
     ggml_tensor* weights = ggml_get_rows(ctx_, ggml_reshape_3d(ctx_, p, 1, s_.n_expert, n_tokens), top);
     weights = ggml_reshape_2d(ctx_, weights, n_used, n_tokens);
     // The smallest normal number of half precision keeps the quotient finite.
@@ -199,6 +203,7 @@ void QwenBuilder::build() {
     const QwenGraphShape& shape = graph_.shape;
     make_inputs();
     ggml_tensor* residual = shape.is_draft ? embed_draft() : embed();
+    note("embedding", residual);
     const uint32_t first = shape.is_draft ? s_.n_layer : 0;
     const uint32_t last = shape.is_draft ? s_.n_layer : s_.n_layer - 1;
     const bool needs_all = shape.wants_hidden || shape.n_outputs == shape.n_tokens;
@@ -207,8 +212,10 @@ void QwenBuilder::build() {
         const QwenLayer& layer = model_.layers()[block];
         if (!shape.is_draft && s_.ple.layer == static_cast<int32_t>(block)) residual = add_ple(residual);
         Mixed mixed = mix(residual, layer.before_attention);
+        note("mixed." + std::to_string(block), mixed.input);
         const bool is_linear = !shape.is_draft && s_.is_linear[block];
         ggml_tensor* out = is_linear ? delta_net(block, linear++, mixed.input) : attention(block, mixed.input);
+        note("attended." + std::to_string(block), out);
         // The last layer computes only what somebody reads: states and rows for every token, the rest for outputs.
         if (block == last && shape.n_outputs == 0 && !shape.wants_hidden) return;
         residual = combine(residual, out, mixed.weights);
@@ -217,7 +224,7 @@ void QwenBuilder::build() {
             residual = ggml_reshape_3d(ctx_, residual, s_.n_embd, s_.hc, shape.n_outputs);
         }
         mixed = mix(residual, layer.before_experts);
-        residual = combine(residual, experts(layer, mixed.input), mixed.weights);
+        residual = combine(residual, experts(block, mixed.input), mixed.weights);
         note("residual." + std::to_string(block), residual);
     }
     if (shape.wants_hidden) {
@@ -249,7 +256,7 @@ size_t qwen_graph_nodes(const QwenShape& s, const QwenGraphShape& graph, bool pl
         return static_cast<size_t>((run.n_tokens + strip - 1) / strip);
     };
     // Counted from the builders, rounded up: a layer without its runs, then what each run adds to a layer.
-    size_t of_layer = 120 + 4 * s.hc + 2 * s.n_expert_used;
+    size_t of_layer = 130 + 4 * s.hc + 2 * s.n_expert_used;
     for (const QwenRun& run : graph.runs) {
         of_layer += 60 + 2 * s.ratio + 2 * s.ple.kernel;
         if (run.is_masked) of_layer += 60 + 4 * s.n_index_heads;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "capture.h"
 #include "graph.h"
 #include "indexed_cache.h"
 #include "recurrent_rows.h"
@@ -31,7 +32,6 @@ struct QwenGraphShape {
     uint32_t n_embeddings = 0;  // tokens that come as embeddings
     uint32_t n_outputs = 0;
     bool wants_hidden = false;  // the residual of every token
-    bool is_captured = false;
     std::vector<QwenRun> runs;  // in the order of the tokens
     bool operator==(const QwenGraphShape&) const = default;
 };
@@ -95,6 +95,7 @@ struct QwenGraphContext {
     bool flash_attention;
     bool plain_operators;            // only operators that every back end has
     uint32_t n_threads_max;
+    const Capture* capture;          // nullptr: nothing is captured
 };
 
 // Queries whose rows are gathered, or whose scores are kept, at a time.
