@@ -171,7 +171,7 @@ class PlainProgress:
         """Name the phase."""
         self._console.say(f"{self._clock.head()}: {text}")
 
-    def tick(self, *, event_count: int, seconds: float) -> None:
+    def tick(self, *, event_count: int, seconds: float, machine: str) -> None:
         """Print nothing: a line a second would drown the rest."""
 
     def load_done(self, *, state: str, reason: str | None) -> None:
@@ -224,9 +224,10 @@ class LiveProgress:
         self._phase, self._rate = text, ""
         self._draw()
 
-    def tick(self, *, event_count: int, seconds: float) -> None:
-        """Draw the current rate."""
-        self._rate = f"{event_count / seconds:.0f} tokens/s" if seconds > 0 and event_count else "prefill"
+    def tick(self, *, event_count: int, seconds: float, machine: str) -> None:
+        """Draw the current rate and the state of the machine."""
+        rate = f"{event_count / seconds:.0f} tokens/s" if seconds > 0 and event_count else "prefill"
+        self._rate = f"{rate}  {machine}" if machine else rate
         self._draw()
 
     def load_done(self, *, state: str, reason: str | None) -> None:

@@ -189,17 +189,20 @@ class _Load:
             if address is None:
                 raise EngineError("the endpoint has no address")
             target = Target(host=address.host, port=address.port)
-        conversation = Conversation(
-            prepared=self._context.prepared,
-            arm=self._arm,
-            load=self._load,
-            target=target,
-            progress=self._context.progress,
-            deadline_s=self._context.deadline_s,
-        )
-        period_ms = self._context.prepared.protocol.telemetry.period_ms
+        telemetry = self._context.prepared.protocol.telemetry
+        pid = process.pid if process else None
+        is_off = telemetry.off_in == self._position.arm
         try:
-            with watched_host(self._load, process.pid if process else None, period_ms=period_ms):
+            with watched_host(self._load, pid, period_ms=telemetry.period_ms, is_off=is_off) as watch:
+                conversation = Conversation(
+                    prepared=self._context.prepared,
+                    arm=self._arm,
+                    load=self._load,
+                    target=target,
+                    progress=self._context.progress,
+                    deadline_s=self._context.deadline_s,
+                    watch=watch,
+                )
                 asyncio.run(conversation.run())
         except RequestFailed as failed:
             died = process is not None and not process.is_alive

@@ -22,8 +22,10 @@ class Progress(Protocol):
     def phase(self, text: str) -> None:
         """Say what the load does now."""
 
-    def tick(self, *, event_count: int, seconds: float) -> None:
-        """Say how many stream events came within so many seconds since the first; called about once a second."""
+    def tick(self, *, event_count: int, seconds: float, machine: str) -> None:
+        """Say how many stream events came within so many seconds since the first, and clock, power, temperature and
+        memory in words; called about once a second.
+        """
 
     def load_done(self, *, state: str, reason: str | None) -> None:
         """Say how a load ended."""

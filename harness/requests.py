@@ -12,7 +12,7 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from engine.client import ExchangeEnd, build_request, exchange
@@ -20,6 +20,7 @@ from harness.api_key import request_headers
 from harness.client_watch import watched
 from harness.preparation import Prepared, PreparedArm
 from harness.progress import Progress
+from harness.watching import Unwatched, Watch, machine_words
 from protocols.schema import Workload
 from recorder.derive import DerivedRequest, derive_request
 from recorder.load_recorder import ExchangeSink, LoadRecorder
@@ -108,8 +109,9 @@ def _probe(name: str) -> Step:
 class _Watched:
     """Hands everything to the recorder first, then keeps it to judge this request, and counts for the display."""
 
-    def __init__(self, sink: ExchangeSink) -> None:
+    def __init__(self, sink: ExchangeSink, watch: Watch) -> None:
         self._sink = sink
+        self._watch = watch
         self.sent_ns: int | None = None
         self.reads: list[Read] = []
         self.event_count = 0
@@ -117,11 +119,19 @@ class _Watched:
     def on_sent(self, t_ns: int) -> None:
         self._sink.on_sent(t_ns)
         self.sent_ns = t_ns
+        self._watch.edge()
 
     def on_read(self, t_ns: int, data: bytes) -> None:
         self._sink.on_read(t_ns, data)
         self.reads.append(Read(t_ns, data))
-        self.event_count += data.count(b"data:")
+        new_count = data.count(b"data:")
+        if new_count and not self.event_count:
+            self._watch.edge()  # prefill ends with the first event
+        self.event_count += new_count
+
+    def close(self) -> None:
+        """Say that the answer has ended."""
+        self._watch.edge()
 
     def seconds(self) -> float:
         """Return the seconds since the first read."""
@@ -138,6 +148,7 @@ class Conversation:
     target: Target
     progress: Progress
     deadline_s: float
+    watch: Watch = field(default_factory=Unwatched)
 
     async def run(self) -> None:
         """Send everything in order. Raises RequestFailed at the first request that does not end as it must."""
@@ -179,7 +190,7 @@ class Conversation:
             is_warmup=step.is_warmup,
             request=request,
         )
-        watched = _Watched(sink)
+        watched = _Watched(sink, self.watch if step.workload else Unwatched())
         total_s = min(step.total_s, max(0.0, self.deadline_s - time.monotonic()))
         ticker = asyncio.create_task(self._tick(watched)) if step.workload else None
         try:
@@ -194,13 +205,15 @@ class Conversation:
                 ticker.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await ticker
+        watched.close()
         sink.close(end.reason, end.end_ns)
         return watched, end
 
     async def _tick(self, watched: _Watched) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self.progress.tick(event_count=watched.event_count, seconds=watched.seconds())
+            machine = machine_words(self.watch.latest)
+            self.progress.tick(event_count=watched.event_count, seconds=watched.seconds(), machine=machine)
 
 
 def _derive(step: Step, watched: _Watched, end: ExchangeEnd) -> DerivedRequest:

@@ -281,6 +281,9 @@ class Telemetry(Part):
 
     period_ms: int = Field(default=250, ge=50, le=60_000)
     """Milliseconds between samples."""
+    off_in: ArmName | None = None
+    """Arm whose loads run without sampling, to measure what sampling costs; null samples every load alike."""
+    LATER: ClassVar[frozenset[str]] = frozenset({"off_in"})
 
 
 def _refuse_boolean(value: object) -> object:

@@ -69,6 +69,7 @@ def _check_arms(protocol: Protocol) -> Iterator[Finding]:
                 yield Finding(path=path, message=message, hint="write expect: FAIL", is_warning=True)
     baseline, candidate = protocol.arms.baseline, protocol.arms.candidate
     is_same_engine = baseline.engine == candidate.engine and baseline.environment == candidate.environment
+    is_same_engine = is_same_engine and protocol.telemetry.off_in is None
     if is_same_engine and protocol.settings_of("baseline") == protocol.settings_of("candidate"):
         message = "the candidate is the same as the baseline: this compares an engine with itself (A/A)"
         yield Finding(path=("arms", "candidate"), message=message, is_warning=True)

@@ -20,6 +20,14 @@ READING_WORDS: Mapping[str, str] = {
     "memory_pressure_permille": "thousandths of the time waiting for memory",
     "io_pressure_permille": "thousandths of the time waiting for a disk",
     "governor_changes": "changes of the CPU governor",
+    "profile_changes": "changes of the power profile or the GPU's performance level",
+    "clock_collapses": "collapses of the GPU's clock within a phase",
+    "throttle_events": "times that the GPU's clock was throttled",
+    "foreign_gpu_processes": "processes of others on the GPU at once",
+    "memory_used_permille": "thousandths of the memory in use at the fullest moment",
+    "engine_runq_wait_permille": "thousandths of a thread's time waiting for a CPU",
+    "oom_kills": "processes killed for memory",
+    "longest_sample_gap_ms": "ms without a sample at the longest",
 }
 
 

@@ -91,6 +91,14 @@ HostReading = Literal[
     "memory_pressure_permille",
     "io_pressure_permille",
     "governor_changes",
+    "profile_changes",
+    "clock_collapses",
+    "throttle_events",
+    "foreign_gpu_processes",
+    "memory_used_permille",
+    "engine_runq_wait_permille",
+    "oom_kills",
+    "longest_sample_gap_ms",
 ]
 VerdictStatus = Literal["PASS", "FAIL", "INVALID", "NOT_COMPARABLE", "NOT_RUN", "INCONCLUSIVE", "SCREEN_ONLY"]
 

@@ -1,10 +1,11 @@
 """Energy of a phase, from a counter where there is one, else from power over time.
 
-1. Counter (uJ): difference over the phase, interpolated at the edges. The bound is what the counter moved
-   between the readings around each edge, plus one update period of the sensor at mean power for each edge.
+1. Counter (uJ): difference over the phase, interpolated at the edges. The bound is ``near_bound`` of
+   trains.py, plus one update period of the sensor at mean power for each edge.
    Readings may be far apart: a counter forgets nothing, as long as it wraps at most once between two.
 2. Power (uW): trapezoids with interpolated edges. A gap of more than three periods is not bridged. The
-   bound is the sensor's filter: at each edge, window times the step in power across it.
+   bound is the sensor's filter (at each edge, window times the step in power across it) plus what power between
+   two samples may have done while it rose or fell from one to the other.
 
 Power that covers under 95 % of a phase gives no figure. Every figure carries method, domain, coverage and
 bound; energies of different domains are never added (an APU's socket power contains its CPU).
@@ -20,7 +21,7 @@ from typing import Final, Literal
 
 from recorder.phases import GAP_PERIODS, Phase
 from recorder.telemetry.sample import Domain
-from recorder.trains import Point, counter_delta, integral
+from recorder.trains import Point, counter_delta, integral, sampling_bound
 
 Method = Literal["counter", "trapezoid"]
 
@@ -69,7 +70,7 @@ def counter_energy(
         reason = "counter_reset"
     elif moved.delta is None:
         reason = "not_spanned"
-    if reason is not None or moved.delta is None or moved.bound is None:
+    if reason is not None or moved.delta is None or moved.near_bound is None:
         return _without_figure(phase, domain, "counter", moved.coverage, n, reason)
     staleness = 2 * moved.delta * update_ns / phase.length_ns
     return Energy(
@@ -78,7 +79,7 @@ def counter_energy(
         method="counter",
         energy_uj=moved.delta,
         coverage=moved.coverage,
-        bound_uj=moved.bound + staleness,
+        bound_uj=moved.near_bound + staleness,
         n=n,
     )
 
@@ -94,6 +95,7 @@ def power_energy(
         reason = "low_coverage" if points else "no_samples"
         return _without_figure(phase, domain, "trapezoid", coverage, n, reason)
     window_ns = (window_us or 0) * 1000
+    between = sampling_bound(points, phase.start_ns, phase.end_ns, GAP_PERIODS * period_ns)
     steps = sum(_step_across(points, edge_ns, window_ns) for edge_ns in (phase.start_ns, phase.end_ns))
     return Energy(
         phase=phase.name,
@@ -101,7 +103,7 @@ def power_energy(
         method="trapezoid",
         energy_uj=area.total / _NS_PER_S,
         coverage=coverage,
-        bound_uj=Fraction(steps * window_ns, _NS_PER_S),
+        bound_uj=(steps * window_ns + between) / _NS_PER_S,
         n=n,
     )
 

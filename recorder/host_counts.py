@@ -6,23 +6,39 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
+from recorder.anomalies import (
+    CLOCKS,
+    THROTTLE_FIELDS,
+    MarkedPhase,
+    Trains,
+    find_anomalies,
+)
 from recorder.telemetry.sample import Sample
 
 _GAINS: Final[Mapping[str, str]] = {
     "engine_major_faults": "proc_majflt_count",
     "swap_in_pages": "swap_in_pages",
     "swap_out_pages": "swap_out_pages",
+    "oom_kills": "oom_kill_count",
 }
 _PRESSURES: Final[Mapping[str, str]] = {
     "cpu_pressure_permille": "psi_cpu_some_us",
     "memory_pressure_permille": "psi_memory_some_us",
     "io_pressure_permille": "psi_io_some_us",
 }
-_GOVERNOR: Final = "cpu_governor_code"
+_CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "governor_changes": ("cpu_governor_code",),
+    "profile_changes": ("platform_profile_code", "energy_preference_code", "gpu_performance_level_code"),
+}
+_COUNTED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "clock_collapses": ("clock_collapse", CLOCKS),
+    "throttle_events": ("throttle", THROTTLE_FIELDS),
+}
+"""Readings that count anomalies: the kind, and the fields of which the host must give one."""
 
 
-def host_counts(samples: Sequence[Sample]) -> dict[str, int]:
-    """Return each count over the time from the first sample to the last.
+def host_counts(samples: Sequence[Sample], phases: Sequence[MarkedPhase] = ()) -> dict[str, int]:
+    """Return each count over the time from the first sample to the last; collapses are those within ``phases``.
 
     A count whose field this host does not give, or that has fewer than two readings, is not there: absent is not zero.
     """
@@ -38,9 +54,40 @@ def host_counts(samples: Sequence[Sample]) -> dict[str, int]:
             gain = _gain(series.get(field))
             if gain is not None and length_us > 0:
                 counts[name] = 1000 * gain // length_us
-    if _GOVERNOR in series:
-        codes = series[_GOVERNOR].values()
-        counts["governor_changes"] = sum(before != after for one in codes for before, after in pairwise(one))
+    for name, fields in _CHANGES.items():
+        codes = [one for field in fields for one in series.get(field, {}).values()]
+        if codes:
+            counts[name] = sum(before != after for one in codes for before, after in pairwise(one))
+    return counts | _moments(samples, Trains(samples)) | _anomalies(samples, phases, series)
+
+
+def _anomalies(
+    samples: Sequence[Sample], phases: Sequence[MarkedPhase], series: Mapping[str, object]
+) -> dict[str, int]:
+    kinds = [one.kind for one in find_anomalies(samples, phases)]
+    return {
+        name: kinds.count(kind) for name, (kind, fields) in _COUNTED.items() if any(field in series for field in fields)
+    }
+
+
+def _moments(samples: Sequence[Sample], trains: Trains) -> dict[str, int]:
+    """Return what the worst moment counts for."""
+    counts = {}
+    users = [point.raw for points in trains.of("gpu_foreign_process_count").values() for point in points]
+    if users:
+        counts["foreign_gpu_processes"] = max(users)
+    total = max((point.raw for points in trains.of("mem_total_bytes").values() for point in points), default=0)
+    free = [point.raw for points in trains.of("mem_available_bytes").values() for point in points]
+    if total > 0 and free:
+        counts["memory_used_permille"] = 1000 * (total - min(free)) // total
+    ticks = [sample.t_mid_ns for sample in samples if not sample.is_edge]
+    if len(ticks) > 1:
+        counts["longest_sample_gap_ms"] = max(after - before for before, after in pairwise(ticks)) // 1_000_000
+        threads = max((one.raw for points in trains.of("proc_thread_count").values() for one in points), default=0)
+        waits = [points for points in trains.of("proc_runq_wait_ns").values() if len(points) > 1]
+        if threads and waits:
+            wait_ns = sum(points[-1].raw - points[0].raw for points in waits)
+            counts["engine_runq_wait_permille"] = 1000 * wait_ns // ((ticks[-1] - ticks[0]) * threads)
     return counts
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from recorder.ledger import Entry
-from recorder.load_files import EVENTS, SAMPLES, exchanges_of, parse_events, parse_samples
+from recorder.load_files import EVENTS, SAMPLES, SampleFile, exchanges_of, parse_events, parse_samples
+from recorder.phase_rows import phase_rows
 from recorder.request_rows import ReadExchange, exchange_rows, read_exchange
 from recorder.row_values import ReadBlob, RowMap, attachment_rows, optional_text, plain_text, to_json
 
@@ -36,7 +37,8 @@ def derive_load_rows(entry: Entry, read_blob: ReadBlob) -> RowMap:
             }
             for ordinal, line in enumerate(parse_events(read_blob(names[EVENTS])))
         ]
-    for read in read_exchanges(entry, read_blob):
+    reads = [*read_exchanges(entry, read_blob)]
+    for read in reads:
         blob_sha256 = names[read.exchange.file]
         for table, found in exchange_rows(read, entry_seq=entry.seq, blob_sha256=blob_sha256).items():
             rows.setdefault(table, []).extend(found)
@@ -45,7 +47,8 @@ def derive_load_rows(entry: Entry, read_blob: ReadBlob) -> RowMap:
             props = {"ordinal": read.exchange.number, "props_json": plain_text(body)}
             rows.setdefault("props", []).append(props)
     if SAMPLES in names:
-        rows |= _telemetry_rows(read_blob(names[SAMPLES]))
+        samples = parse_samples(read_blob(names[SAMPLES]))
+        rows |= _telemetry_rows(samples) | phase_rows(samples, reads)
     return rows
 
 
@@ -67,8 +70,7 @@ def read_exchanges(entry: Entry, read_blob: ReadBlob) -> Iterator[ReadExchange]:
             yield read_exchange(exchange, read_blob(names[exchange.file]))
 
 
-def _telemetry_rows(data: bytes) -> RowMap:
-    found = parse_samples(data)
+def _telemetry_rows(found: SampleFile) -> RowMap:
     numbers = {field: number for number, field in enumerate(found.fields)}
     return {
         "telemetry_field": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from protocols.canonical import parse_real
@@ -16,6 +17,8 @@ from recorder.checks import read_checks
 from recorder.host_counts import host_counts
 from recorder.ledger import Entry
 from recorder.load_files import SAMPLES, parse_samples
+from recorder.phase_rows import marked_phases
+from recorder.request_rows import ReadExchange
 from recorder.rows import ReadBlob, read_exchanges, seal_reason
 
 
@@ -41,7 +44,7 @@ def _measure(place: LockedPosition, load: LoadEntries, read_blob: ReadBlob, prot
     sealed = load.sealed
     if sealed is None:
         raise ValueError(f"{load.load_id} is not sealed")
-    reads = read_exchanges(sealed, read_blob)
+    reads = [*read_exchanges(sealed, read_blob)]
     return LoadMeasurement(
         index=place.index,
         label=place.label,
@@ -51,13 +54,15 @@ def _measure(place: LockedPosition, load: LoadEntries, read_blob: ReadBlob, prot
         state=load.state,
         reason=seal_reason(sealed, read_blob),
         requests=tuple(read.measurement() for read in reads if read.is_measured),
-        host=_host(sealed, read_blob) if protocol.validity else None,
+        host=_host(sealed, read_blob, reads) if protocol.validity else None,
     )
 
 
-def _host(sealed: Entry, read_blob: ReadBlob) -> dict[str, int] | None:
+def _host(sealed: Entry, read_blob: ReadBlob, reads: Sequence[ReadExchange]) -> dict[str, int] | None:
     names = {str(item["name"]): str(item["sha256"]) for item in sealed.blobs()}
-    return host_counts(parse_samples(read_blob(names[SAMPLES])).samples) if SAMPLES in names else None
+    if SAMPLES not in names:
+        return None
+    return host_counts(parse_samples(read_blob(names[SAMPLES])).samples, marked_phases(reads))
 
 
 def _not_run(place: LockedPosition) -> LoadMeasurement:

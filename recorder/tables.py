@@ -158,6 +158,18 @@ telemetry_sample = _table(
 )
 telemetry_reading = _table("telemetry_reading", "sample:i field:i", "raw:i? status:t")
 telemetry_raw = _table("telemetry_raw", "sample:i source:t", "data:b")
+phase_sensor = _table(
+    "phase_sensor",
+    "request:i phase:t field:i",
+    "status:t n:i coverage_ppm:i max_gap_ns:i? margin_ns:i mean:i? q1:i? q2:i? q3:i? q4:i? minimum:i? p05:i? p50:i? "
+    "p95:i? maximum:i? slope_per_min:i? changes:i longest_equal:i is_frozen:f",
+)
+phase_energy = _table(
+    "phase_energy",
+    "request:i phase:t field:i",
+    "domain:t instance:t method:t energy_uj:i? bound_uj:i? coverage_ppm:i n:i reason:t? is_best:f",
+)
+anomaly = _table("anomaly", "ordinal:i", "kind:t start_ns:i end_ns:i field:t value:i cause:t? request:i? phase:t?")
 
 DERIVED: Final = tuple(metadata.sorted_tables)
 """Every table of derived rows, those that others refer to first."""

@@ -74,6 +74,31 @@ def size(bytes_: int | None) -> str:
     return f"{value:.1f} GiB"
 
 
+def megahertz(clock_hz: float | None) -> str:
+    """Return a clock in whole MHz."""
+    return ABSENT if clock_hz is None else f"{clock_hz / 1e6:,.0f} MHz"
+
+
+def watts(power_uw: float | None) -> str:
+    """Return a power in W with one decimal below 100."""
+    if power_uw is None:
+        return ABSENT
+    value = power_uw / 1e6
+    return f"{value:.1f} W" if value < 100 else f"{value:,.0f} W"
+
+
+def celsius(temperature_mc: float | None) -> str:
+    """Return a temperature in whole degrees."""
+    return ABSENT if temperature_mc is None else f"{temperature_mc / 1e3:.0f} °C"
+
+
+def joules(energy_uj: float | None) -> str:
+    """Return an energy in J, in mJ below one."""
+    if energy_uj is None:
+        return ABSENT
+    return f"{energy_uj / 1e6:,.1f} J" if abs(energy_uj) >= 1e6 else f"{energy_uj / 1e3:.1f} mJ"
+
+
 def short_hash(sha256: str | None) -> str:
     """Return the first twelve digits of a hash; reports in JSON carry all of it."""
     return ABSENT if sha256 is None else sha256[:12]

@@ -102,8 +102,10 @@ class Sampler:
     """Samples from ``start`` to ``stop``, or inside a ``with`` block.
 
     Without ``providers`` it probes the host and takes what it finds, with the process tree of ``pid``. It
-    closes its providers when it ends. ``now_ns``, ``thread_cpu_ns``, ``offsets`` and ``wait`` (waits so many
-    seconds, returns whether it was told to stop) are for tests; so is ``run``, which is the thread's body.
+    closes its providers when it ends. ``latest`` holds the newest value of each field by its key, for a display and
+    for nothing else: a value that is missing now keeps its last one there. ``now_ns``, ``thread_cpu_ns``, ``offsets``
+    and ``wait`` (waits so many seconds, returns whether it was told to stop) are for tests; so is ``run``, which is
+    the thread's body.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class Sampler:
             else Selection(providers=tuple(providers), reports=tuple(provider.probe() for provider in providers))
         )
         self.report: SamplerReport | None = None
-        self.latest: Sample | None = None
+        self.latest: dict[str, int] = {}
         self._providers = list(self.selection.providers)
         self._sink = sink
         self._period_ns = period_ns
@@ -202,7 +204,7 @@ class Sampler:
                     reason = "nothing_to_read"
                     break
                 self._sink(sample)
-                self.latest = sample
+                self.latest |= {one.field.key: one.raw for one in sample.readings if one.raw is not None}
                 tally.taken += 1
                 self._first.set()
                 following = max(tick + 1, -(-(self._now_ns() - start_ns) // self._period_ns))
@@ -248,9 +250,7 @@ class Sampler:
         while not is_over and (left_ns := deadline_ns - self._now_ns()) > 0:
             is_over = self._wait(left_ns / _NS_PER_S)
             self._take_edges(tick, tally)
-        self._take_edges(
-            tick, tally
-        )  # the last phase ends just before sampling does, and a late tick waits for nothing
+        self._take_edges(tick, tally)  # the last phase ends just before sampling does; a late tick does not wait
         return not is_over
 
     def _take_edges(self, tick: int, tally: _Tally) -> None:

@@ -48,8 +48,8 @@ def test_the_edges_of_a_phase_are_interpolated() -> None:
 def test_a_step_in_power_across_an_edge_is_in_the_bound_of_a_filtered_sensor() -> None:
     points = every(6000, lambda ms: (500 if 2000 <= ms < 4000 else 100) * WATT)
     found = of_power(points, phase(2000, 4000), window_us=1_000_000)
-    # 400 W on either side, for one window each.
-    assert found.bound_uj == 2 * 400 * 10**6
+    # 400 W on either side, for one window each; and the samples cannot say when within 250 ms the power fell.
+    assert found.bound_uj == 2 * 400 * 10**6 + 50 * 10**6
     assert of_power(points, phase(2500, 3500), window_us=100_000).bound_uj == 0
 
 
@@ -72,7 +72,21 @@ def test_a_counter_gives_its_difference_with_the_bound_of_its_edges() -> None:
     found = of_counter(counter, phase(500, 3500))
     assert (found.energy_uj, found.bound_uj, found.method, found.domain) == (300 * 10**6, 0, "counter", "package")
     between = of_counter(counter, phase(600, 3400))
-    assert (between.energy_uj, between.bound_uj) == (280 * 10**6, 2 * 25 * 10**6)
+    assert (between.energy_uj, between.bound_uj) == (280 * 10**6, 2 * 20 * 10**6)
+
+
+def test_a_reading_beside_an_edge_narrows_the_bound_of_a_counter_that_is_read_once_a_second() -> None:
+    """100 W, then 600 W from 2000 ms on: the edge of the phase is read 4 ms late."""
+
+    def joules(ms: int) -> int:
+        return (ms * 100 + max(0, ms - 2000) * 500) * 1000
+
+    times = [*range(0, 8001, 1000), 2004, 5004]
+    counter = tuple(Point(ms * MS, joules(ms)) for ms in sorted(times))
+    found = of_counter(counter, phase(2002, 5002))
+    assert found.energy_uj == 1800 * 10**6
+    # Twice 600 W for 2 ms at each edge, and not what the counter moved within a second.
+    assert found.bound_uj == 2 * 2 * 600 * 2 * 1000
 
 
 def test_the_update_period_of_a_counter_widens_its_bound() -> None:
