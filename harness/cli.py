@@ -39,6 +39,7 @@ MODULES: Final[Mapping[str, str]] = {
     "resume": "campaigns",
     "plan": "campaigns",
     "report": "campaigns",
+    "stats": "statistics",
     "list": "campaigns",
     "show": "campaigns",
     "audit": "evidence",

@@ -83,9 +83,16 @@ def _undecided(fit: LossFit, sure: str, margin: str) -> str:
     if fit.loss_low is None or fit.loss_high is None:
         return f"not decided against {margin}, because so few loads give no bounds without calibrated noise."
     return (
-        f"{sure} the loss is above {_percent(fit.loss_low)} %, and as surely below {_percent(fit.loss_high)} %, "
+        f"{sure} it is {_bound(fit.loss_low, upper=False)}, and as surely {_bound(fit.loss_high, upper=True)}, "
         f"which does not decide {margin}. More blocks or a quieter host narrow it."
     )
+
+
+def _bound(loss: float, *, upper: bool) -> str:
+    """Return a bound of the loss as a bound of speed: to a person, a gain is no negative loss."""
+    if loss > 0:
+        return f"at {'most' if upper else 'least'} {_percent(loss)} % slower"
+    return f"at {'least' if upper else 'most'} {_percent(-loss)} % faster"
 
 
 def _high_words(fit: LossFit) -> str:
