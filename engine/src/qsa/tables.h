@@ -9,12 +9,12 @@
 namespace assay::qsa {
 
 struct Tables {
-    std::vector<int32_t> own;            // rank -> cell
-    std::vector<Coordinates> at;         // rank -> coordinates
-    std::vector<int32_t> block_cells;    // [n_blocks, ratio]
-    std::vector<Coordinates> block_at;   // rope position of the pooled key
-    std::vector<int32_t> block_start;    // rank or position, whichever a query's tail start is
-    std::vector<uint32_t> block_first;   // rank of the first member
+    std::vector<int32_t> own;           // rank -> cell
+    std::vector<Coordinates> at;        // rank -> coordinates
+    std::vector<int32_t> block_cells;   // [n_blocks, ratio]
+    std::vector<Coordinates> block_at;  // rope position of the pooled key
+    std::vector<int32_t> block_start;   // rank or position, whichever a query's tail start is
+    std::vector<uint32_t> block_first;  // rank of the first member
 
     bool operator==(const Tables&) const = default;
     uint32_t n_own() const { return static_cast<uint32_t>(own.size()); }

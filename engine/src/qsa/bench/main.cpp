@@ -1,9 +1,9 @@
 // qsa_bench: host time of one run's selection inputs, from the tracked prefix and by the scan of the cells.
 //
 // What is timed: one Tracker::select() of `queries` tokens at the end of a sequence that fills its stream, bias form
-// "count", rank policy. Guarded: the prefix holds everything before the run; between two repeats the run is rolled back,
-// untimed. General: the same tracker after a change of its cells, which makes it scan. Both give the same inputs, or the
-// program ends with 1. What is not timed: taking cells, masks, and writing the inputs to a device. Medians of
+// "count", rank policy. Guarded: the prefix holds everything before the run; between two repeats the run is rolled
+// back, untimed. General: the same tracker after a change of its cells, which makes it scan. Both give the same inputs,
+// or the program ends with 1. What is not timed: taking cells, masks, and writing the inputs to a device. Medians of
 // std::chrono::steady_clock over the repeats. --steps prints the mapping steps of one decode step instead.
 #include <algorithm>
 #include <chrono>
@@ -83,7 +83,8 @@ Timed measure(Tracker& tracker, const Cells& cells, std::span<const Row> rows, i
 }
 
 int print_times(int n_repeats) {
-    std::printf("| cells | queries | tail | general, us | guarded, us | general / guarded |\n|---|---|---|---|---|---|\n");
+    std::printf("| cells | queries | tail | general, us | guarded, us | general / guarded |\n");
+    std::printf("|---|---|---|---|---|---|\n");
     bool is_faster = true;
     for (uint32_t n_cells : {8448U, 65792U}) {
         for (uint32_t n_queries : {1U, 7U, 512U}) {
@@ -103,8 +104,8 @@ int print_times(int n_repeats) {
                     return 1;
                 }
                 is_faster = is_faster && guarded.us < general.us;
-                std::printf("| %u | %u | %u | %.2f | %.2f | %.1f |\n", n_cells, n_queries, n_tail, general.us, guarded.us,
-                            general.us / guarded.us);
+                std::printf("| %u | %u | %u | %.2f | %.2f | %.1f |\n", n_cells, n_queries, n_tail, general.us,
+                            guarded.us, general.us / guarded.us);
             }
         }
     }

@@ -1,5 +1,5 @@
-// Batches: however a conversation is cut into runs and wherever its cells lie, its queries get the same choice; a run whose
-// rows do not stand in the cells is refused and changes nothing.
+// Batches: however a conversation is cut into runs and wherever its cells lie, its queries get the same choice; a run
+// whose rows do not stand in the cells is refused and changes nothing.
 #include <array>
 #include <stdexcept>
 
