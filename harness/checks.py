@@ -186,18 +186,18 @@ class _Runs:
     def _round_trip(self, worker: EngineWorker, check: StateRoundTripCheck, blocks: Blocks) -> dict[str, JsonValue]:
         self._open(worker, check)
         self._prompt(worker, check)
-        saved = worker.save_state(sequence=0)
+        saved = worker.save(0)
         blocks["after_save"] = self._steps(worker, check)
         worker.remove(sequence=0)
-        worker.restore_state(saved, sequence=1)
-        again = worker.save_state(sequence=1)
+        worker.restore(1, saved)
+        again = worker.save(1)
         blocks["restored"] = self._steps(worker, check, sequence=1)
         return {"saved": hashlib.sha256(saved).hexdigest(), "saved_again": hashlib.sha256(again).hexdigest()}
 
     def _copy(self, worker: EngineWorker, check: SequenceCopyCheck, blocks: Blocks) -> None:
         self._open(worker, check)
         self._prompt(worker, check)
-        worker.copy(source=0, target=1)
+        worker.copy(0, 1)
         blocks["copied"] = self._steps(worker, check, sequence=1)
         blocks["source"] = self._steps(worker, check)
 

@@ -225,7 +225,8 @@ ASSAY_API int assay_fill_zero(assay_session *session, int32_t seq, uint32_t n, c
 
 /* Named internal tensors of the trunk in each following decode; qwen4exp. names: comma separated, a name that ends
  * with '*' stands for all that begin so. Names: embedding, ple.rows (i64), ple.embedding, residual.N, mixed.N (input of
- * attention or delta net), attended.N, experts.N (i32, chosen), selected.N (i32, kept blocks of sparse attention).
+ * attention or delta net), attended.N, experts.N (i32, chosen), selected.N (i32, kept blocks of sparse attention),
+ * and with drafts draft.logits (which draft.residual comes with) of the rows that the draft block is shown.
  * Past max_bytes a decode goes on, and what is left out has no data. Capturing changes no result. */
 ASSAY_API int assay_capture_start(assay_session *session, const char *names, uint64_t max_bytes, char *err,
                                   size_t err_size);

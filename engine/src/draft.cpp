@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "failure.h"
 
@@ -79,7 +80,19 @@ void Draft::catch_up(const std::vector<Seen>& runs) {
             add(ubatch, run.sequence, run.tokens[i], run.rows[i].at.t, hidden);
         }
     }
-    if (!ubatch.tokens.empty()) evaluator_->evaluate(ubatch);
+    if (!ubatch.tokens.empty()) {
+        const bool is_captured = capture_ != nullptr && capture_->wants("draft.logits");
+        if (is_captured) {
+            ubatch.outputs.resize(ubatch.tokens.size());
+            std::iota(ubatch.outputs.begin(), ubatch.outputs.end(), 0);
+            ubatch.wants_hidden = true;
+        }
+        evaluator_->evaluate(ubatch);
+        if (is_captured) {
+            capture_->add("draft.logits", evaluator_->graph().logits);
+            capture_->add("draft.residual", evaluator_->graph().hidden);
+        }
+    }
     for (const Seen& run : runs) {
         Residuals& own = residuals_[run.sequence];
         const size_t n = run.rows.size();

@@ -27,6 +27,9 @@ public:
     const Residuals& residuals(uint32_t sequence) const { return residuals_[sequence]; }
     void set_residuals(uint32_t sequence, Residuals residuals) { residuals_[sequence] = std::move(residuals); }
 
+    // Logits and residuals of rows that the trunk has shown, as draft.logits and draft.residual.
+    void capture_into(Capture* capture) { capture_ = capture; }
+
     // Text rows of a trunk ubatch, and the residuals of all of its rows ([hcn] each, in the order of the ubatch).
     struct Seen {
         uint32_t sequence = 0;
@@ -60,6 +63,7 @@ private:
     ggml_tensor* shortlist_ = nullptr;
     std::unique_ptr<QwenEvaluator> evaluator_;
     std::vector<Residuals> residuals_;  // of each sequence
+    Capture* capture_ = nullptr;
     std::vector<float> zeros_;
     std::vector<float> logits_;
 };

@@ -135,7 +135,6 @@ void QwenEvaluator::take_captures() {
     if (parts_.ple != nullptr && capture_->wants("ple.rows"))
         capture_->add("ple.rows", ple_rows_, s_.ple.n_heads());
     for (const QwenCapture& captured : graph_.captures) capture_->add(captured.name, captured.tensor);
-    graph_ = QwenGraph{};
 }
 
 void QwenEvaluator::use_graph(const QwenGraphShape& shape) {
@@ -158,7 +157,8 @@ void QwenEvaluator::evaluate(const QwenUbatch& ubatch) {
     shape.wants_hidden = ubatch.wants_hidden;
     const bool is_captured = capture_ != nullptr && capture_->is_on();
     // A graph that is captured keeps tensors alive that another one overwrites.
-    if (is_captured) graph_ = QwenGraph{};
+    if (is_captured || was_captured_) graph_ = QwenGraph{};
+    was_captured_ = is_captured;
     first_pooled_.clear();
     for (const QwenUbatch::Run& run : ubatch.runs) shape.runs.push_back(map(run));
     use_graph(shape);

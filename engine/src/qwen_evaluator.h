@@ -78,6 +78,7 @@ private:
     Executor executor_;
     QwenGraph graph_;
     Capture* capture_ = nullptr;
+    bool was_captured_ = false;
 
     // Scratch of the inputs, kept to avoid allocations in generation.
     std::vector<int32_t> numbers_;

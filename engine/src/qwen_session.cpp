@@ -42,7 +42,10 @@ QwenSession::QwenSession(const Model& model, const assay_session_settings& setti
         QwenEvaluator::Parts{model, settings_, *cache_, recurrent_.get(), ple_.get(), model.output(), work_}, n_ubatch,
         settings_.n_draft > 0);
     evaluator_->capture_into(&capture_);
-    if (settings_.n_draft > 0) draft_ = std::make_unique<Draft>(model, settings_, n_ubatch, work_);
+    if (settings_.n_draft > 0) {
+        draft_ = std::make_unique<Draft>(model, settings_, n_ubatch, work_);
+        draft_->capture_into(&capture_);
+    }
 }
 
 QwenSession::~QwenSession() = default;

@@ -38,7 +38,14 @@ extern "C" {
 const char *assay_build_info(void) { return "{\"abi\":" NUMBER(FAKE_ABI) ",\"version\":\"fake\",\"faults\":\"\"}"; }
 assay_model_settings assay_model_defaults(void) { return {sizeof(assay_model_settings), true, 0}; }
 assay_session_settings assay_session_defaults(void) {
-    return {sizeof(assay_session_settings), 1, 1, 512, 4, 4, ASSAY_KV_F16, false, true};
+    assay_session_settings settings{};
+    settings.struct_size = sizeof settings;
+    settings.n_ctx = settings.n_seq = 1;
+    settings.n_ubatch = 512;
+    settings.n_threads = settings.n_threads_batch = 4;
+    settings.kv_type = ASSAY_KV_F16;
+    settings.flash_attention = true;
+    return settings;
 }
 int assay_model_load(const char *path, const assay_model_settings *settings, assay_model **model, char *err, size_t n) {
     std::puts("a stray line on standard output");
