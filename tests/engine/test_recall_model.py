@@ -197,6 +197,17 @@ def test_a_reply_depends_on_the_code_alone_where_two_conversations_share_the_key
     assert first.expected_ids != second.expected_ids
 
 
+def test_without_its_index_keys_a_conversation_loses_its_code(reference) -> None:
+    """The code is found through the blocks: what a copy that forgets index keys leaves behind selects the first blocks."""
+    prompt = recall_prompt("copied", distance_tokens=1_500)
+    reference.decode(prompt.ids[:-2])
+    with reference.aside():
+        assert tuple(reference.reply(prompt.ids[-2:], 8)) == prompt.expected_ids
+    for rows in reference.caches.values():
+        rows.arrays["index"][:] = 0
+    assert tuple(reference.reply(prompt.ids[-2:], 8)) != prompt.expected_ids
+
+
 def test_greedy_drafts_are_accepted_between_20_and_80_percent_of_the_time(reference) -> None:
     for number in range(20):
         prompt = recall_prompt(f"draft {number}", lead_tokens=8, distance_tokens=60, code_tokens=40)
