@@ -23,8 +23,9 @@ class Progress(Protocol):
         """Say what the load does now."""
 
     def tick(self, *, event_count: int, seconds: float, machine: str) -> None:
-        """Say how many stream events came within so many seconds since the first, and clock, power, temperature and
-        memory in words; called about once a second.
+        """Say how many stream events came within so many seconds since the first; called about once a second.
+
+        `machine` says clock, power, temperature and memory in words.
         """
 
     def load_done(self, *, state: str, reason: str | None) -> None:

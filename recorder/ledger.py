@@ -280,7 +280,8 @@ class Ledger:
         """Close the file; doing it twice is harmless."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
-            self._files.close(descriptor)
+            with host_errors("close the ledger", self.path):
+                self._files.close(descriptor)
 
     def _remember(self, entry: Entry) -> None:
         self._entries.append(entry)

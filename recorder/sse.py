@@ -31,7 +31,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _KEPT_LINES: Final = 100
 # One-line events, each with the line end before it. Both match at line starts only, so that their cost is linear.
 _PLAIN_EVENTS: Final = re.compile(rb"\ndata: (.*+)\n(?=\n)")
-_PLAIN_CRLF_EVENTS: Final = re.compile(rb"\ndata: ([^\r\n]*+)\r\n(?=\r\n)")
+_PLAIN_CRLF_EVENTS: Final = re.compile(rb"\ndata: (.*)\r\n(?=\r\n)")
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -81,11 +81,6 @@ class Stream:
 
     def add_frame(self, frame: bytes, t_ns: int, read_index: int, *, is_terminated: bool = True) -> None:
         """Read the lines of one frame, all line ends already LF, and add its event if it has one."""
-        if is_terminated and frame.startswith(b"data: ") and b"\n" not in frame:  # nearly all of them
-            self.data.append(frame[6:])
-            self.t_ns.append(t_ns)
-            self.read_index.append(read_index)
-            return
         name = b""
         data: list[bytes] = []
         for line in frame.split(b"\n"):
@@ -183,6 +178,8 @@ def _plain_stream(body: Body, pattern: re.Pattern[bytes], *, line_end: bytes) ->
     lasts = list(accumulate([len(one) + frame_bytes for one in data]))
     if not lasts or lasts[-1] != len(body.data):
         return None  # something stands between the events, or behind them
+    if line_end != b"\n" and body.data.count(b"\r") != 2 * len(data):
+        return None  # a CR inside what looks like one line ends that line
     if lasts == body.ends:
         return Stream(data, [*body.t_ns], [*body.read_index])
     rows, row, ends = [], 0, body.ends
@@ -197,13 +194,19 @@ def _plain_stream(body: Body, pattern: re.Pattern[bytes], *, line_end: bytes) ->
 def _stream_of_frames(body: Body) -> Stream:
     """Cut a body at blank lines as one text; an event's time is found by the place of its last byte."""
     stream = Stream()
-    last, row, ends = 0, 0, body.ends
+    keep, stamp, place = stream.data.append, stream.t_ns.append, stream.read_index.append
+    last, row, ends, t_ns, read_index = 0, 0, body.ends, body.t_ns, body.read_index
     *frames, rest = body.data.split(b"\n\n")
     for frame in frames:
         last += len(frame) + 2
         while ends[row] < last:
             row += 1
-        stream.add_frame(frame, body.t_ns[row], body.read_index[row])
+        if frame.startswith(b"data: ") and b"\n" not in frame:  # nearly all of them
+            keep(frame[6:])
+            stamp(t_ns[row])
+            place(read_index[row])
+        else:
+            stream.add_frame(frame, t_ns[row], read_index[row])
     if rest:
         stream.add_frame(rest, body.t_ns[-1], body.read_index[-1], is_terminated=False)
     return stream

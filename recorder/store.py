@@ -306,8 +306,10 @@ def _open_journal(
 
 
 def _close_journal(journal: Journal) -> None:
-    journal.ledger.close()
-    journal.database.close()
+    try:
+        journal.ledger.close()
+    finally:
+        journal.database.close()
 
 
 def _prepare(journal: Journal, signer: Signer | None, *, must_recover: bool, create: bool) -> None:

@@ -13,6 +13,9 @@ TTFT error        time between the server's stamp in the first event and the cli
                   what the client adds to each TTFT, kernel included
 loop lag          how late a 5 ms timer of the client's loop fires, 99th percentile and largest
 
+Before it stands a second table, for hosts that are never quiet: all streams bring one event at the same moment, and the
+time until the client has them all is taken, often; the best time is that of a moment in which nothing else ran.
+
 "assay, recorded" is the client as campaigns use it, with every read written to its spool file before anything else
 happens. The others keep nothing but times and bytes in memory, or parse each line, as users of these libraries do.
 httpx and aiohttp are in the extra ``bench``; what is not installed is left out and named.
@@ -110,8 +113,8 @@ Log = list[tuple[int, bytes]]
 class Kept:
     """A sink that keeps everything in memory."""
 
-    def __init__(self) -> None:
-        self.log: Log = []
+    def __init__(self, log: Log) -> None:
+        self.log = log
 
     def on_sent(self, t_ns: int) -> None:
         pass
@@ -123,8 +126,8 @@ class Kept:
 class Recorded(Kept):
     """The recorder's own sink; what is kept besides is for the table."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__()
+    def __init__(self, log: Log, path: Path) -> None:
+        super().__init__(log)
         journal: Any = SimpleNamespace(secrets=SecretFilter())
         self._sink = ExchangeSink(AppendFile(path, Files()), request_of(0), journal)
         self.on_sent = self._sink.on_sent  # type: ignore[method-assign]
@@ -138,24 +141,23 @@ def request_of(port: int) -> bytes:
     return build_request("POST", "/completion", f"{HOST}:{port}", {}, b"{}")
 
 
-async def assay(port: int, _: Any, sink: Kept) -> Log:
+async def assay(port: int, sink: Kept) -> None:
     end = await exchange(HOST, port, request_of(port), sink, total_s=120, idle_s=60)
     assert end.reason == "complete", end
-    return sink.log
 
 
-async def assay_in_memory(port: int, session: Any) -> Log:
-    return await assay(port, session, Kept())
+async def assay_in_memory(port: int, _: Any, log: Log) -> None:
+    await assay(port, Kept(log))
 
 
-async def assay_recorded(port: int, session: Any) -> Log:
+async def assay_recorded(port: int, _: Any, log: Log) -> None:
     with tempfile.NamedTemporaryFile(dir=os.environ.get("ASSAY_BENCH_DIR")) as file:
-        return await assay(port, session, Recorded(Path(file.name)))
+        await assay(port, Recorded(log, Path(file.name)))
 
 
 class RawProtocol(asyncio.Protocol):
-    def __init__(self, port: int) -> None:
-        self.log: Log = []
+    def __init__(self, port: int, log: Log) -> None:
+        self.log = log
         self.port = port
         self.ended = asyncio.get_running_loop().create_future()
 
@@ -169,38 +171,31 @@ class RawProtocol(asyncio.Protocol):
         self.ended.set_result(None)
 
 
-async def raw_protocol(port: int, _: Any) -> Log:
-    _, protocol = await asyncio.get_running_loop().create_connection(lambda: RawProtocol(port), HOST, port)
+async def raw_protocol(port: int, _: Any, log: Log) -> None:
+    _, protocol = await asyncio.get_running_loop().create_connection(lambda: RawProtocol(port, log), HOST, port)
     await protocol.ended
-    return protocol.log
 
 
-async def aiohttp_any(port: int, session: Any) -> Log:
-    log: Log = []
+async def aiohttp_any(port: int, session: Any, log: Log) -> None:
     async with session.post(f"http://{HOST}:{port}/completion", data=b"{}") as response:
         async for data in response.content.iter_any():
             log.append((time.monotonic_ns(), data))
-    return log
 
 
-async def aiohttp_lines(port: int, session: Any) -> Log:
-    log: Log = []
+async def aiohttp_lines(port: int, session: Any, log: Log) -> None:
     async with session.post(f"http://{HOST}:{port}/completion", data=b"{}") as response:
         async for line in response.content:
             if line.startswith(b"data: "):
                 log.append((time.monotonic_ns(), line))
                 json.loads(line[6:])
-    return log
 
 
-async def httpx_lines(port: int, session: Any) -> Log:
-    log: Log = []
+async def httpx_lines(port: int, session: Any, log: Log) -> None:
     async with session.stream("POST", f"http://{HOST}:{port}/completion", content=b"{}") as response:
         async for line in response.aiter_lines():
             if line.startswith("data: "):
                 log.append((time.monotonic_ns(), line.encode()))
                 json.loads(line[6:])
-    return log
 
 
 @contextlib.asynccontextmanager
@@ -226,7 +221,7 @@ async def httpx_session() -> Any:
         yield session
 
 
-Read = Callable[[int, Any], Awaitable[Log]]
+Read = Callable[[int, Any, Log], Awaitable[None]]
 CLIENTS: dict[str, tuple[Read, Callable[[], Any], str | None]] = {
     "assay, recorded": (assay_recorded, no_session, None),
     "assay, in memory": (assay_in_memory, no_session, None),
@@ -252,7 +247,8 @@ async def measure(name: str, port: int, streams: int) -> dict[str, float]:
     async with open_session() as session:
         watcher = asyncio.create_task(watch())
         before = os.times()
-        logs = await asyncio.gather(*(read(port, session) for _ in range(streams)))
+        logs: list[Log] = [[] for _ in range(streams)]
+        await asyncio.gather(*(read(port, session, log) for log in logs))
         after = os.times()
         watcher.cancel()
     firsts = sorted(first_delay_us(log) for log in logs)
@@ -267,6 +263,45 @@ async def measure(name: str, port: int, streams: int) -> dict[str, float]:
         "lag_p99_us": lags[int(len(lags) * 0.99)] * 1e6,
         "lag_max_us": lags[-1] * 1e6,
     }
+
+
+async def turns(name: str, streams: int, rounds: int) -> dict[str, float]:
+    """Send every stream one event, and time how long the client takes until it has them all; many rounds."""
+    read, open_session, _ = CLIENTS[name]
+    with socket.create_server((HOST, 0), backlog=streams) as server:
+        logs: list[Log] = [[] for _ in range(streams)]
+        async with open_session() as session:
+            port = server.getsockname()[1]
+            tasks = [asyncio.ensure_future(read(port, session, log)) for log in logs]
+            peers = await asyncio.to_thread(lambda: [accept(server) for _ in range(streams)])
+            await asyncio.sleep(0.2)
+            before = sum(map(len, logs))
+            times = []
+            for number in range(rounds):
+                data = event(number + 1)
+                for peer in peers:
+                    peer.sendall(data)
+                wanted = before + (number + 1) * streams
+                started = time.perf_counter()
+                while sum(map(len, logs)) < wanted:
+                    await asyncio.sleep(0)
+                times.append(time.perf_counter() - started)
+            for peer in peers:
+                peer.sendall(b"0\r\n\r\n")
+                peer.close()
+            await asyncio.gather(*tasks)
+    times.sort()
+    return {"best_us": times[0] / streams * 1e6, "p10_us": times[len(times) // 10] / streams * 1e6}
+
+
+def accept(server: socket.socket) -> socket.socket:
+    peer, _ = server.accept()
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    received = b""
+    while not received.endswith(b"{}"):
+        received += peer.recv(65536)
+    peer.sendall(HEAD)
+    return peer
 
 
 def first_delay_us(log: Log) -> float:
@@ -287,6 +322,21 @@ def run_server(port: int, streams: int, rate: float, events: int, ready: Any) ->
 
 def run_client(name: str, port: int, streams: int, out: Any) -> None:
     out.send(asyncio.run(measure(name, port, streams)))
+
+
+def run_turns(name: str, streams: int, rounds: int, out: Any) -> None:
+    out.send(asyncio.run(turns(name, streams, rounds)))
+
+
+def quiet_cost(name: str, streams: int, rounds: int) -> dict[str, float]:
+    context = multiprocessing.get_context("spawn")
+    inward, outward = context.Pipe(duplex=False)
+    client = context.Process(target=run_turns, args=(name, streams, rounds, outward))
+    client.start()
+    assert inward.poll(180), f"{name} did not end"
+    row: dict[str, float] = inward.recv()
+    client.join()
+    return row
 
 
 def one_round(name: str, streams: int, rate: float, events: int) -> dict[str, float]:
@@ -312,11 +362,21 @@ def main() -> None:
     options.add_argument("--rate", type=float, default=200)
     options.add_argument("--seconds", type=float, default=4)
     options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--turns", type=int, default=1000)
     options.add_argument("--only", default="")
     given = options.parse_args()
     events = int(given.rate * given.seconds)
     missing = {module for _, _, module in CLIENTS.values() if module and importlib.util.find_spec(module) is None}
     names = [name for name, (_, _, module) in CLIENTS.items() if module not in missing and given.only in name]
+    print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}; "
+          f"{given.streams} streams bring one event each, {given.turns} times: us/event, best and 10th percentile")  # fmt: skip
+    for name in names:
+        if name.endswith("json"):
+            continue  # these need many turns of the loop for an event, and would pay for the looking each time
+        row = quiet_cost(name, given.streams, given.turns)
+        print(f"{name:32} {row['best_us']:8.2f} {row['p10_us']:8.2f}", flush=True)
+    if not given.rounds:
+        return
     paced: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     flat: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for number in range(given.rounds):
