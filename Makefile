@@ -69,6 +69,7 @@ native: $(STAMPS)/test
 	if [ -x .cache/build/tests/text_golden ]; then .cache/build/tests/text_golden tests/engine/golden; fi
 
 nightly: test $(STAMPS)/fuzz
+	ASSAY_TAMPER_CHANGES=10000 ASSAY_TEST_THOROUGH=1 $(BIN)/pytest tests/recorder/test_tamper.py tests/recorder/test_importing.py
 	$(BIN)/cmake -G Ninja -S engine -B .cache/sanitized -DCMAKE_BUILD_TYPE=Release -DASSAY_TESTS=ON \
 	    -DASSAY_SANITIZE=address,undefined -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python \
 	    -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja

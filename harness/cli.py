@@ -45,6 +45,7 @@ MODULES: Final[Mapping[str, str]] = {
     "audit": "evidence",
     "bundle": "evidence",
     "import": "evidence",
+    "export": "evidence",
     "protocol": "protocols",
     "engine": "engines",
     "model": "models",

@@ -1,4 +1,4 @@
-"""`assay audit`, `bundle`, `import`."""
+"""`assay audit`, `bundle`, `import`, `export`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from harness.options import Settings, command
 from protocols.errors import EvidenceError
 from recorder.audit import LEVELS, Level, audit_store
 from recorder.bundle import write_bundle
+from recorder.export import FORMATS, Format, export_tables
 from recorder.importing import import_bundle
 from recorder.redaction import parse_rule
 from recorder.store import Store
@@ -26,7 +27,7 @@ KEYS = click.option(
 
 def register(root: click.Group) -> None:
     """Add the commands to the root group."""
-    for one in (audit, bundle, import_command):
+    for one in (audit, bundle, import_command, export):
         root.add_command(one)
 
 
@@ -124,5 +125,24 @@ def import_command(settings: Settings, *, archive: Path, keys: tuple[str, ...]) 
         summary(done.audit, "recompute"),
         f"look at it: assay list --store {folder}",
     ]
+    settings.console.result(value, lambda console: console.show(*lines))
+    return EXIT_OK
+
+
+@command(
+    "export", example="assay export --out tables\nassay export --out tables --format csv --table request --table token"
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder that gets the files."
+)
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="parquet", show_default=True, help="Kind of files."
+)
+@click.option("--table", "tables", multiple=True, help="Only this table; repeatable.  [default: all]")
+def export(settings: Settings, *, out: Path, form: Format, tables: tuple[str, ...]) -> int:
+    """Write the rows of the database as Parquet or CSV, a file a table, for pandas, DuckDB and spreadsheets."""
+    counts = export_tables(settings.store, out, form=form, names=tables)
+    value = {"folder": str(out), "format": form, "rows": counts}
+    lines = (f"{out / name}.{form}: {count} rows" for name, count in counts.items())
     settings.console.result(value, lambda console: console.show(*lines))
     return EXIT_OK

@@ -114,3 +114,13 @@ def test_a_pinned_head_gives_a_proof_of_consistency(finished: Any, copy_of_finis
     (old_size, old_root), (new_size, new_root) = (text.split(":") for text in (head, document["head"]))
     proof = [bytes.fromhex(one) for one in document["consistency_proof"]]
     assert verify_consistency(int(old_size), int(new_size), proof, bytes.fromhex(old_root), bytes.fromhex(new_root))
+
+
+def test_an_export_holds_the_rows_of_a_campaign(finished: Any, tmp_path: Path) -> None:
+    out = tmp_path / "tables"
+    ended = finished.run(
+        "export", "--store", finished.store, "--out", out, "--format", "csv", "--table", "load", "--json"
+    )
+    assert (ended.code, ended.json()["rows"]) == (0, {"load": 4})
+    assert (out / "load.csv").read_text().startswith("entry_seq,load_id,campaign_id,")
+    assert finished.run("export", "--store", finished.store, "--out", out, "--table", "nonsense").code == 2
