@@ -79,6 +79,7 @@ nightly: test $(STAMPS)/fuzz
 	ASSAY_TEST_THOROUGH=1 $(BIN)/pytest --timeout=7200 tests/recorder/test_faults.py
 	@rm -rf .cache/fuzz && cp -r tests/fuzz/corpus/sse .cache/fuzz
 	$(BIN)/python tests/fuzz/fuzz_sse.py -max_total_time=$(FUZZ_SECONDS) -max_len=700 -dict=tests/fuzz/sse.dict .cache/fuzz
+	ASSAY_FULL_SIMULATION=1 $(BIN)/pytest tests/protocols/test_simulate.py tests/test_verdict_docs.py
 	@code=0; $(BIN)/assay run served-slow-control || code=$$?; \
 	if [ $$code -ne 1 ]; then echo "nightly: the slowed engine must FAIL, but the exit code is $$code" >&2; exit 1; fi
 

@@ -37,7 +37,7 @@ def blocks_to_pass(sigma: float, margin: float, alpha: float, *, power: float = 
 def _fewest(
     sigma: float, loss: float, margin: float, alpha: float, power: float, chance_of: Callable[[Chances], float]
 ) -> BlocksStep | None:
-    noise = Noise(sigma=max(sigma, 1e-9))
+    noise = Noise(sigma=sigma)
     for blocks in range(2, MOST_BLOCKS + 1):
         df = 4 * blocks - 3  # two blocks leave five, more than MIN_DF
         chances = chances_at(100 * min(loss, 0.999), math.sqrt(1 / blocks), df, noise, alpha=alpha, margin=margin)
