@@ -7,11 +7,12 @@ lack is an error, because a report that silently leaves a load out would be a li
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from protocols.measurements import Arm
 from protocols.schema import Protocol
+from reports.machine import ClockView, MachineFact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,7 @@ class LoadFact:
     duration_ns: int | None
     workloads: tuple[WorkloadFact, ...]
     telemetry: TelemetryFact | None
+    machine: MachineFact = field(default_factory=MachineFact)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +192,7 @@ class Facts:
     preflight: tuple[FindingFact, ...]
     providers: tuple[ProviderFact, ...]
     interruptions: tuple[str, ...]
+    clock_views: tuple[ClockView, ...] = ()
 
     @property
     def is_recorded(self) -> bool:

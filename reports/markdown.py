@@ -17,6 +17,7 @@ from reports.claims import (
 )
 from reports.companions import companion_lines
 from reports.facts import Facts, GateFact, LoadFact, TelemetryFact
+from reports.machine_section import anomaly_lines, machine_tables
 
 
 def render_markdown(facts: Facts) -> str:
@@ -29,6 +30,7 @@ def render_markdown(facts: Facts) -> str:
         _failures(facts),
         _identities(facts),
         _host(facts),
+        _machine(facts),
         _limits(facts),
         _protocol(facts),
     )
@@ -282,6 +284,22 @@ def _host(facts: Facts) -> Iterator[str]:
         ("telemetry source", "state", "reason"),
         [(one.name, one.state, one.reason or style.ABSENT) for one in facts.providers],
     )
+
+
+def _machine(facts: Facts) -> Iterator[str]:
+    tables, anomalies = [*machine_tables(facts)], [*anomaly_lines(facts)]
+    if not tables and not anomalies:
+        return
+    yield "## The machine while it served"
+    yield ""
+    for sentence, columns, rows in tables:
+        yield sentence
+        yield ""
+        yield from _table(columns, rows)
+    if anomalies:
+        yield "Anomalies; without a rule of the protocol they decide nothing:"
+        yield ""
+        yield from _list(anomalies)
 
 
 def _limits(facts: Facts) -> Iterator[str]:
