@@ -25,6 +25,7 @@ from recorder.store_lock import is_held
 from reports.facts import (
     ArmDifference,
     ArmFact,
+    DiagnosticFact,
     Facts,
     FileFact,
     FindingFact,
@@ -95,6 +96,7 @@ class _Collector:
             versions=dict(self._lock.versions),
             preflight=tuple(self._preflight()),
             providers=tuple(self._providers()),
+            diagnostics=tuple(self._diagnostics()),
             clock_views=clock_views(
                 [_rates(load) for load in loads if load.state == "COMPLETE" and not load.is_burn_in]
             ),
@@ -209,6 +211,11 @@ class _Collector:
                 expected=finding["expected"],
                 message=finding["message"],
             )
+
+    def _diagnostics(self) -> Iterator[DiagnosticFact]:
+        for row in self._tables.profiler_receipts(self._campaign_id):
+            receipt = json.loads(row["payload_json"])
+            yield DiagnosticFact(**{name: receipt[name] for name in DiagnosticFact.__dataclass_fields__})
 
     def _providers(self) -> Iterator[ProviderFact]:
         """Yield what the telemetry of the newest watched load found on this host."""

@@ -161,6 +161,22 @@ class ProviderFact:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DiagnosticFact:
+    """One look with a profiler after the timing, from its receipt."""
+
+    diagnostic: str
+    tool: str
+    arm: str
+    status: str
+    outcome: str
+    reason: str | None
+    rows: int
+    numbers: Mapping[str, int | str]
+    cached_tokens: int | None
+    tool_version: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class FindingFact:
     """One finding of the preflight."""
 
@@ -193,6 +209,7 @@ class Facts:
     providers: tuple[ProviderFact, ...]
     interruptions: tuple[str, ...]
     clock_views: tuple[ClockView, ...] = ()
+    diagnostics: tuple[DiagnosticFact, ...] = ()
 
     @property
     def is_recorded(self) -> bool:

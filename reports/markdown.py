@@ -31,6 +31,7 @@ def render_markdown(facts: Facts) -> str:
         _identities(facts),
         _host(facts),
         _machine(facts),
+        _diagnostics(facts),
         _limits(facts),
         _protocol(facts),
     )
@@ -300,6 +301,31 @@ def _machine(facts: Facts) -> Iterator[str]:
         yield "Anomalies; without a rule of the protocol they decide nothing:"
         yield ""
         yield from _list(anomalies)
+
+
+def _diagnostics(facts: Facts) -> Iterator[str]:
+    if not facts.diagnostics:
+        return
+    yield "## Diagnostics"
+    yield ""
+    yield "Profilers after the timing was over, each in a load of its own; no gate sees them."
+    yield ""
+    yield from _table(
+        ("diagnostic", "tool", "arm", "status", "outcome", "from the cache", "what its files show", "reason"),
+        [
+            (
+                one.diagnostic,
+                one.tool_version or one.tool,
+                one.arm,
+                one.status,
+                one.outcome,
+                style.count(one.cached_tokens),
+                "; ".join(f"{name} {value}" for name, value in one.numbers.items()) or style.ABSENT,
+                one.reason,
+            )
+            for one in facts.diagnostics
+        ],
+    )
 
 
 def _limits(facts: Facts) -> Iterator[str]:
