@@ -5,41 +5,28 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from engine.build import EngineBuild, installed_build
 from engine.models import MODELS, resolve_model
 from engine.toolchain import find_toolchain
 from engine.worker import EngineWorker
+from harness.doctor_line import Line, State
 from harness.host_guard import look_at_host
 from harness.options import assay_version
 from harness.preflight import Need, inspect_host
+from harness.sensors import profiler_lines, requirement_lines, sensor_lines
 from protocols.errors import AssayError
-from protocols.schema import ModelReference
+from protocols.schema import ModelReference, Protocol
 from recorder.audit import audit_store
 from recorder.key_ring import trusted_keys
 from recorder.keys import key_home
 from recorder.store import LEDGER
 from recorder.telemetry.registry import select_providers
 
-State = Literal["ok", "warn", "missing"]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """One thing that was looked at. `next` is a command or an action; None where nothing is to be done."""
-
-    topic: str
-    name: str
-    state: State
-    found: str
-    next: str | None = None
-
-
-def examine(store: Path) -> tuple[Line, ...]:
-    """Look at everything that a campaign needs."""
+def examine(store: Path, protocol: Protocol | None = None) -> tuple[Line, ...]:
+    """Look at everything that a campaign needs, and at what a protocol asks of this host's sensors and profilers."""
     return tuple(
         line
         for part in (
@@ -51,7 +38,8 @@ def examine(store: Path) -> tuple[Line, ...]:
             _keys(),
             _guard(),
             _host(store),
-            _sensors(),
+            _sensors(protocol),
+            profiler_lines(),
         )
         for line in part
     )
@@ -192,15 +180,11 @@ def _host(store: Path) -> Iterator[Line]:
         )
 
 
-def _sensors() -> Iterator[Line]:
+def _sensors(protocol: Protocol | None) -> Iterator[Line]:
     selection = select_providers(os.getpid())
     try:
-        counts = {provider.name: len(provider.describe()) for provider in selection.providers}
-        for report in selection.reports:
-            fields = f"{counts[report.provider]} fields" if counts.get(report.provider) else "no fields"
-            reason = f"{fields}; {report.reason}" if report.reason else fields
-            yield Line(
-                topic="sensors", name=report.provider, state="warn" if report.state == "absent" else "ok", found=reason
-            )
+        yield from sensor_lines(selection)
+        if protocol is not None:
+            yield from requirement_lines(protocol, selection)
     finally:
         selection.close()

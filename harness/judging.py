@@ -12,6 +12,7 @@ from recorder.measure import locked_calibrations
 from recorder.store import Store
 from reports.collect import collect_facts
 from reports.facts import Facts
+from reports.figures import campaign_figures
 from reports.json_report import render_json
 from reports.markdown import render_markdown
 
@@ -60,7 +61,7 @@ def record_judgement(store: Store, recorder: CampaignRecorder, protocol: Protoco
 def record_report(store: Store, recorder: CampaignRecorder) -> Facts:
     """Render the report of a campaign from what is recorded, record it, and return its facts."""
     facts = collect_facts(store.root, recorder.campaign_id)
-    recorder.record_report(render_report(facts))
+    recorder.record_report(render_report(facts) | campaign_figures(store.root, recorder.campaign_id))
     return facts
 
 

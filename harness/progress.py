@@ -23,10 +23,7 @@ class Progress(Protocol):
         """Say what the load does now."""
 
     def tick(self, *, event_count: int, seconds: float, machine: str) -> None:
-        """Say how many stream events came within so many seconds since the first; called about once a second.
-
-        `machine` says clock, power, temperature and memory in words.
-        """
+        """Say how many stream events came in so many seconds, and the state of the machine; about once a second."""
 
     def load_done(self, *, state: str, reason: str | None) -> None:
         """Say how a load ended."""

@@ -24,6 +24,7 @@ from harness.judging import record_judgement, record_report, wanted_blocks
 from harness.load import INTERRUPTED, MAPPED_AT_START, LoadContext, run_load
 from harness.preflight import Need, check_disk, disk_need_bytes, inspect_host, refuse_or_warn
 from harness.preparation import Prepared, lock_differences, prepare
+from harness.profilers.diagnostics import RECEIPT, run_diagnostics
 from harness.progress import Progress
 from harness.signals import term_as_interrupt, uninterrupted
 from protocols.errors import HostError
@@ -187,6 +188,8 @@ class _Campaign:
         """Run what is missing, then judge and report."""
         try:
             stopped_by = self._run_missing()
+            if stopped_by is None:
+                self._look()
         except KeyboardInterrupt:
             return self._interrupted()
         finally:
@@ -202,6 +205,19 @@ class _Campaign:
             exit_code=judgement.verdict.exit_code,
             stopped_by=None,
         )
+
+    def _look(self) -> None:
+        """Run the diagnostics of the protocol, once in a campaign: the timing is over, and they change no verdict."""
+        campaign = self._recorder.campaign_id
+        is_done = any(
+            entry.kind == "receipt.recorded"
+            and entry.payload.get("campaign") == campaign
+            and entry.text("receipt").startswith(f"{RECEIPT}.")
+            for entry in self._store.entries()
+        )
+        if self._prepared.protocol.diagnostics and not is_done:
+            closed_ns = time.monotonic_ns()
+            run_diagnostics(self._prepared, self._recorder, self._progress, timing_closed_at_ns=closed_ns)
 
     def _interrupted(self) -> CampaignEnd:
         with uninterrupted():

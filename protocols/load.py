@@ -91,27 +91,33 @@ def _read_requests(protocol: Protocol, folder: Path, findings: list[Finding]) ->
     """Yield each request body that can be read; what cannot is added to the findings, at the key that names it."""
     unsound = {finding.path for finding in findings if not finding.is_warning}
     seen: set[str] = set()
+    for path, reference in _named_requests(protocol):
+        if reference in seen or path in unsound:
+            continue
+        seen.add(reference)
+        file = find_request(reference, folder)
+        if file is None:
+            message = f"the file {reference} is neither beside the protocol nor among the bundled requests"
+            findings.append(Finding(path=path, message=message, hint="make it with assay protocol prompt"))
+            continue
+        try:
+            if file.stat().st_size <= MAX_BODY_BYTES:
+                yield reference, file.read_bytes()
+                continue
+            message = f"the file {reference} is larger than {MAX_BODY_BYTES} bytes"
+        except OSError as error:
+            message = f"the file {reference} cannot be read: {error.strerror or error}"
+        findings.append(Finding(path=path, message=message))
+
+
+def _named_requests(protocol: Protocol) -> Iterable[tuple[tuple[PathPart, ...], str]]:
+    """Yield each key that names a request file, with the name."""
     for index, workload in enumerate(protocol.workloads):
-        named: list[tuple[tuple[PathPart, ...], str]] = [(("workloads", index, "request"), workload.request)]
+        yield ("workloads", index, "request"), workload.request
         if workload.warmup is not None:
-            named.append((("workloads", index, "warmup", "request"), workload.warmup.request))
-        for path, reference in named:
-            if reference in seen or path in unsound:
-                continue
-            seen.add(reference)
-            file = find_request(reference, folder)
-            if file is None:
-                message = f"the file {reference} is neither beside the protocol nor among the bundled requests"
-                findings.append(Finding(path=path, message=message, hint="make it with assay protocol prompt"))
-                continue
-            try:
-                if file.stat().st_size <= MAX_BODY_BYTES:
-                    yield reference, file.read_bytes()
-                    continue
-                message = f"the file {reference} is larger than {MAX_BODY_BYTES} bytes"
-            except OSError as error:
-                message = f"the file {reference} cannot be read: {error.strerror or error}"
-            findings.append(Finding(path=path, message=message))
+            yield ("workloads", index, "warmup", "request"), workload.warmup.request
+    for index, diagnostic in enumerate(protocol.diagnostics):
+        yield ("diagnostics", index, "request"), diagnostic.request
 
 
 def find_request(reference: str, folder: Path) -> Path | None:

@@ -36,6 +36,7 @@ from protocols.vocabulary import (
     Metric,
     Part,
     PlainDecimal,
+    ProfilerTool,
     Route,
     Sha256,
     Text,
@@ -51,6 +52,7 @@ __all__ = [
     "BundledEngine",
     "ColdCacheGate",
     "CompletenessGate",
+    "Diagnostic",
     "EngineReference",
     "EqualCountersGate",
     "EqualWorkGate",
@@ -293,6 +295,27 @@ def _refuse_boolean(value: object) -> object:
     return value
 
 
+class Diagnostic(Part):
+    """A look with a profiler after the timing is over, in a load of its own; no gate sees it."""
+
+    id: Identifier
+    """Name of the receipt."""
+    tool: ProfilerTool
+    """Which profiler, and how: attached to the running engine, or around its start."""
+    arms: Annotated[tuple[ArmName, ...], Field(strict=False, min_length=1, max_length=2)] = ("baseline", "candidate")
+    """Arms that are looked at, each in a fresh process."""
+    route: Route
+    """Where the body is posted."""
+    request: FileName
+    """Body; it is sent once to fill the cache, and once more while the profiler looks."""
+    generated_tokens: int = Field(ge=1, le=16_777_216)
+    """Exact number of tokens that it generates."""
+    minimum_cached_tokens: int = Field(default=0, ge=0, le=16_777_216)
+    """Prompt tokens that the second answer must take from the cache; fewer make the diagnostic NOT_RUN."""
+    limit_s: int = Field(default=60, ge=1, le=3600)
+    """Seconds for the profiler."""
+
+
 class ValidityRule(Part):
     """A rule about the host during a load. A load that breaks it takes its whole block out of the loss, unseen."""
 
@@ -335,13 +358,15 @@ class Protocol(Part):
     """Sampling of the host."""
     validity: Annotated[tuple[ValidityRule, ...], Field(strict=False, max_length=16)] = ()
     """Rules about the host that make a block invalid, fixed before anything is measured."""
+    diagnostics: Annotated[tuple[Diagnostic, ...], Field(strict=False, max_length=16)] = ()
+    """Profilers that look at the engines after the last load."""
     gates: Annotated[tuple[Gate, ...], Field(strict=False, min_length=1, max_length=256)]
     """Rules that make the verdict."""
     margin_reason: Text | None = None
     """How the margins were chosen; needed where a loss gate stands."""
     expect: VerdictStatus | None = None
     """For controls: the verdict that this protocol must get."""
-    LATER: ClassVar[frozenset[str]] = frozenset({"checks", "validity"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"checks", "diagnostics", "validity"})
 
     def arm(self, name: ArmName) -> Arm:
         """Return the arm of that name."""
@@ -370,12 +395,13 @@ class Protocol(Part):
         raise KeyError(check_id)
 
     def request_references(self) -> tuple[str, ...]:
-        """Return every request file that the workloads name, without repeats, in order."""
+        """Return every request file that workloads and diagnostics name, without repeats, in order."""
         references: list[str] = []
         for workload in self.workloads:
             if workload.warmup is not None:
                 references.append(workload.warmup.request)
             references.append(workload.request)
+        references += [diagnostic.request for diagnostic in self.diagnostics]
         return tuple(dict.fromkeys(references))
 
     def canonical(self) -> bytes:

@@ -100,6 +100,7 @@ HostReading = Literal[
     "oom_kills",
     "longest_sample_gap_ms",
 ]
+ProfilerTool = Literal["perf-stat", "rocprofv3-attach", "rocprofv3-launch", "nsys"]
 VerdictStatus = Literal["PASS", "FAIL", "INVALID", "NOT_COMPARABLE", "NOT_RUN", "INCONCLUSIVE", "SCREEN_ONLY"]
 
 

@@ -61,6 +61,25 @@ def host_counts(samples: Sequence[Sample], phases: Sequence[MarkedPhase] = ()) -
     return counts | _moments(samples, Trains(samples)) | _anomalies(samples, phases, series)
 
 
+def readings_of_fields(names: frozenset[str]) -> frozenset[str]:
+    """Return the counts that a host with these fields can give."""
+    needs: dict[str, list[tuple[str, ...]]] = {
+        name: [(field,) for field in fields]
+        for name, fields in (
+            *((name, (field,)) for name, field in {**_GAINS, **_PRESSURES}.items()),
+            *_CHANGES.items(),
+            *((name, fields) for name, (_, fields) in _COUNTED.items()),
+        )
+    }
+    needs |= {
+        "foreign_gpu_processes": [("gpu_foreign_process_count",)],
+        "memory_used_permille": [("mem_total_bytes", "mem_available_bytes")],
+        "engine_runq_wait_permille": [("proc_thread_count", "proc_runq_wait_ns")],
+        "longest_sample_gap_ms": [()],
+    }
+    return frozenset(name for name, ways in needs.items() if any(names.issuperset(way) for way in ways))
+
+
 def _anomalies(
     samples: Sequence[Sample], phases: Sequence[MarkedPhase], series: Mapping[str, object]
 ) -> dict[str, int]:

@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple
 from recorder.anomalies import MarkedPhase, find_anomalies, sampling_period_ns
 from recorder.energy import Energy, best_energy, counter_energy, power_energy
 from recorder.load_files import SampleFile
-from recorder.phases import Phase, PhaseMean, margin_of, phase_mean, phases_of
+from recorder.phases import GAP_PERIODS, Phase, PhaseMean, margin_of, phase_mean, phases_of
 from recorder.request_rows import ReadExchange
 from recorder.row_values import RowMap, optional_text
 from recorder.telemetry.sample import FieldSpec
-from recorder.trains import Point, points_of
+from recorder.trains import Point, counter_delta, points_of
 
 SENSOR_UNITS: Final = frozenset({"hz", "uw", "mc", "ppm", "mb_per_s"})
 FILTER_FIELD: Final = "smu_filter_time_us"
@@ -44,17 +44,18 @@ def marked_phases(reads: Sequence[ReadExchange]) -> tuple[MarkedPhase, ...]:
 
 
 def phase_rows(samples: SampleFile, reads: Sequence[ReadExchange]) -> RowMap:
-    """Derive the rows of ``phase_sensor``, ``phase_energy`` and ``anomaly``."""
+    """Derive the rows of ``phase_sensor``, ``phase_counter``, ``phase_energy`` and ``anomaly``."""
     phases = marked_phases(reads)
     period_ns = sampling_period_ns(samples.samples)
     trains = [
         Train(number, field, points_of(samples.samples, field.key)) for number, field in enumerate(samples.fields)
     ]
-    rows: RowMap = {"phase_sensor": [], "phase_energy": []}
+    rows: RowMap = {"phase_sensor": [], "phase_counter": [], "phase_energy": []}
     for marked in phases:
         key = {"request": marked.request, "phase": marked.phase.name}
         if period_ns > 0:
             rows["phase_sensor"] += [key | row for row in _sensors(trains, marked.phase, period_ns)]
+            rows["phase_counter"] += [key | row for row in _counters(trains, marked.phase, period_ns)]
             rows["phase_energy"] += [key | row for row in _energies(trains, marked.phase, period_ns)]
     rows["anomaly"] = [
         {
@@ -120,6 +121,23 @@ def _sensor_row(found: PhaseMean) -> dict[str, Any]:
     }
 
 
+def _counters(trains: Sequence[Train], phase: Phase, period_ns: int) -> Iterator[dict[str, Any]]:
+    """Yield how far each counter moved in a phase; energies have rows of their own."""
+    for train in trains:
+        if train.field.kind != "counter" or train.field.unit == "uj":
+            continue
+        gap_ns = GAP_PERIODS * spacing_ns(train.points, period_ns)
+        moved = counter_delta(
+            train.points, phase.start_ns, phase.end_ns, max_gap_ns=gap_ns, modulus=train.field.modulus
+        )
+        yield {
+            "field": train.number,
+            "delta": _whole(moved.delta),
+            "bound": _up(moved.bound),
+            "coverage_ppm": _ppm(moved.coverage),
+        }
+
+
 def _energies(trains: Sequence[Train], phase: Phase, period_ns: int) -> Iterator[dict[str, Any]]:
     """Yield every figure of each device and domain, the one to use marked."""
     groups: dict[tuple[str, str], list[tuple[Train, Energy]]] = {}
@@ -136,9 +154,7 @@ def _energies(trains: Sequence[Train], phase: Phase, period_ns: int) -> Iterator
                 "instance": train.field.instance,
                 "method": energy.method,
                 "energy_uj": _whole(energy.energy_uj),
-                "bound_uj": None
-                if energy.bound_uj is None
-                else -(-energy.bound_uj.numerator // energy.bound_uj.denominator),
+                "bound_uj": _up(energy.bound_uj),
                 "coverage_ppm": _ppm(energy.coverage),
                 "n": energy.n,
                 "reason": energy.reason,
@@ -172,6 +188,11 @@ def _first(found: Sequence[tuple[Train, Energy]], method: str) -> Energy | None:
 
 def _whole(value: Fraction | None) -> int | None:
     return None if value is None else round(value)
+
+
+def _up(value: Fraction | None) -> int | None:
+    """Round a bound upwards."""
+    return None if value is None else -(-value.numerator // value.denominator)
 
 
 def _ppm(share: Fraction) -> int:

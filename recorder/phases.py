@@ -16,7 +16,7 @@ from itertools import groupby, pairwise
 from typing import Final, Literal
 
 from recorder.derive import DerivedRequest
-from recorder.trains import Point, counter_delta, integral
+from recorder.trains import Point, integral
 
 PhaseName = Literal["prefill", "generation"]
 MeanStatus = Literal["OK", "INSUFFICIENT", "ABSENT"]
@@ -26,7 +26,6 @@ GAP_PERIODS: Final = 3
 """A gap of more periods than this is not bridged."""
 
 _NS_PER_MINUTE: Final = 60_000_000_000
-_NS_PER_S: Final = 1_000_000_000
 _QUARTERS: Final = 4
 
 
@@ -136,25 +135,6 @@ def phase_mean(points: Sequence[Point], phase: Phase, *, period_ns: int, margin_
         changes=sum(before.raw != after.raw for before, after in pairwise(inside)),
         longest_equal=max(len(list(row)) for _, row in groupby(point.raw for point in inside)),
     )
-
-
-def cpu_cores(
-    trains: Sequence[Sequence[Point]], phase: Phase, *, ticks_per_s: int, period_ns: int
-) -> tuple[Fraction | None, Fraction]:
-    """Return the mean number of busy cores over a whole phase, and the lowest coverage.
-
-    ``trains`` are counters in ticks (user and system time) that add up. Counters need no margins: they
-    are interpolated at the edges. None where one of them does not reach over the phase.
-    """
-    deltas = [
-        counter_delta(points, phase.start_ns, phase.end_ns, max_gap_ns=GAP_PERIODS * period_ns) for points in trains
-    ]
-    coverage = min((delta.coverage for delta in deltas), default=Fraction(0))
-    ticks = [delta.delta for delta in deltas]
-    known = [tick for tick in ticks if tick is not None]
-    if not ticks or len(known) < len(ticks) or phase.length_ns <= 0:
-        return None, coverage
-    return sum(known, Fraction(0)) / ticks_per_s * _NS_PER_S / phase.length_ns, coverage
 
 
 def _quarters(points: Sequence[Point], start_ns: int, end_ns: int, max_gap_ns: int) -> tuple[Fraction | None, ...]:

@@ -164,6 +164,7 @@ phase_sensor = _table(
     "status:t n:i coverage_ppm:i max_gap_ns:i? margin_ns:i mean:i? q1:i? q2:i? q3:i? q4:i? minimum:i? p05:i? p50:i? "
     "p95:i? maximum:i? slope_per_min:i? changes:i longest_equal:i is_frozen:f",
 )
+phase_counter = _table("phase_counter", "request:i phase:t field:i", "delta:i? bound:i? coverage_ppm:i")
 phase_energy = _table(
     "phase_energy",
     "request:i phase:t field:i",

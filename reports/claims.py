@@ -235,7 +235,8 @@ def not_measured(facts: Facts) -> tuple[str, ...]:
     if any(provider.name == "gpu" and provider.state == "absent" for provider in facts.providers):
         lines.append("GPU: no GPU telemetry on this host.")
     watched = [load.telemetry for load in facts.loads if load.telemetry is not None]
-    if not any(one.energy_j is not None for one in watched):
+    has_energy = any(one.energy_uj is not None for load in facts.loads for one in load.machine.energies)
+    if not has_energy and not any(one.energy_j is not None for one in watched):
         lines.append("Energy: this host shows no energy counter to us.")
     if not any(one.cpu_clock_mhz is not None for one in watched):
         lines.append("CPU clock: this host does not show it to us.")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from protocols.errors import EvidenceError
 from protocols.gates import evaluate_gates
@@ -25,6 +25,7 @@ from recorder.store_lock import is_held
 from reports.facts import (
     ArmDifference,
     ArmFact,
+    DiagnosticFact,
     Facts,
     FileFact,
     FindingFact,
@@ -35,6 +36,7 @@ from reports.facts import (
     VerdictFact,
     WorkloadFact,
 )
+from reports.machine import LoadRates, MachineFact, clock_views, machine_facts
 from reports.tables import Tables
 from reports.telemetry import telemetry_facts
 
@@ -46,13 +48,14 @@ def collect_facts(root: Path, campaign: str) -> Facts:
 
     Raises EvidenceError where the evidence cannot be read, or where the tables lack what the ledger has.
     """
-    with Store.open(root, read_only=True) as store, _tables(root) as tables:
+    with Store.open(root, read_only=True) as store, open_tables(root) as tables:
         campaign_id = store.resolve_campaign(campaign)
         return _Collector(store, tables, campaign_id).facts()
 
 
 @contextmanager
-def _tables(root: Path) -> Iterator[Tables]:
+def open_tables(root: Path) -> Iterator[Tables]:
+    """Open the evidence database for queries; nothing is written."""
     database = Database.open_read_only(root / DATABASE, is_live=is_held(root / LOCK))
     try:
         with database.reading() as connection:
@@ -70,10 +73,12 @@ class _Collector:
         self._campaign_id = campaign_id
         self._state: CampaignState = read_campaigns(store.entries())[campaign_id]
         self._lock: Lock = store.lock_of(campaign_id)
+        self._machine = machine_facts(tables, campaign_id)
         self._protocol = protocol_of_source(store.protocol_of(campaign_id))
 
     def facts(self) -> Facts:
         gates, verdict = self._judgement()
+        loads = tuple(self._loads())
         return Facts(
             campaign_id=self._campaign_id,
             protocol=self._protocol,
@@ -83,7 +88,7 @@ class _Collector:
             seed_commitment=self._lock.seed_commitment,
             verdict=verdict,
             gates=gates,
-            loads=tuple(self._loads()),
+            loads=loads,
             arms=tuple(_arm(name, self._lock.arms[name]) for name in ARMS),
             difference=_difference(self._lock.arms["baseline"], self._lock.arms["candidate"]),
             model=ModelFact(**{key: getattr(self._lock.model.model, key) for key in ModelFact.__dataclass_fields__}),
@@ -91,6 +96,10 @@ class _Collector:
             versions=dict(self._lock.versions),
             preflight=tuple(self._preflight()),
             providers=tuple(self._providers()),
+            diagnostics=tuple(self._diagnostics()),
+            clock_views=clock_views(
+                [_rates(load) for load in loads if load.state == "COMPLETE" and not load.is_burn_in]
+            ),
             interruptions=tuple(
                 str(row["reason"] or "no reason given")
                 for row in self._tables.campaign_events(self._campaign_id)
@@ -171,6 +180,7 @@ class _Collector:
                     duration_ns=int(row["sealed_ns"] - row["opened_ns"]) if seq is not None else None,
                     workloads=tuple(_workload(measured, workload) for workload in self._protocol.workloads),
                     telemetry=watched.get(seq) if seq is not None else None,
+                    machine=self._machine.get(seq, MachineFact()) if seq is not None else MachineFact(),
                 )
             if place.index not in by_index:
                 yield LoadFact(
@@ -202,11 +212,26 @@ class _Collector:
                 message=finding["message"],
             )
 
+    def _diagnostics(self) -> Iterator[DiagnosticFact]:
+        for row in self._tables.profiler_receipts(self._campaign_id):
+            receipt = json.loads(row["payload_json"])
+            yield DiagnosticFact(**{name: receipt[name] for name in DiagnosticFact.__dataclass_fields__})
+
     def _providers(self) -> Iterator[ProviderFact]:
         """Yield what the telemetry of the newest watched load found on this host."""
         for row in self._tables.telemetry_probes(self._campaign_id):
             probe = json.loads(row["fields_json"])
             yield ProviderFact(name=probe["provider"], state=probe["state"], reason=probe["reason"])
+
+
+def _rates(load: LoadFact) -> LoadRates:
+    rates: dict[tuple[str, Literal["prefill", "generation"]], float] = {}
+    for one in load.workloads:
+        if one.prefill_rate is not None:
+            rates[one.workload, "prefill"] = one.prefill_rate
+        if one.generation_rate is not None:
+            rates[one.workload, "generation"] = one.generation_rate
+    return LoadRates(arm=load.arm, machine=load.machine, rates=rates)
 
 
 def _measurement(row: Mapping[str, Any], requests: tuple[RequestMeasurement, ...]) -> LoadMeasurement:

@@ -7,11 +7,12 @@ lack is an error, because a report that silently leaves a load out would be a li
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from protocols.measurements import Arm
 from protocols.schema import Protocol
+from reports.machine import ClockView, MachineFact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,7 @@ class LoadFact:
     duration_ns: int | None
     workloads: tuple[WorkloadFact, ...]
     telemetry: TelemetryFact | None
+    machine: MachineFact = field(default_factory=MachineFact)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +161,22 @@ class ProviderFact:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DiagnosticFact:
+    """One look with a profiler after the timing, from its receipt."""
+
+    diagnostic: str
+    tool: str
+    arm: str
+    status: str
+    outcome: str
+    reason: str | None
+    rows: int
+    numbers: Mapping[str, int | str]
+    cached_tokens: int | None
+    tool_version: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class FindingFact:
     """One finding of the preflight."""
 
@@ -190,6 +208,8 @@ class Facts:
     preflight: tuple[FindingFact, ...]
     providers: tuple[ProviderFact, ...]
     interruptions: tuple[str, ...]
+    clock_views: tuple[ClockView, ...] = ()
+    diagnostics: tuple[DiagnosticFact, ...] = ()
 
     @property
     def is_recorded(self) -> bool:

@@ -41,6 +41,8 @@ def report_document(facts: Facts) -> dict[str, Any]:
         "host": dict(facts.host),
         "preflight": [asdict(finding) for finding in facts.preflight],
         "telemetry_sources": [asdict(provider) for provider in facts.providers],
+        "clock_views": [asdict(view) for view in facts.clock_views],
+        "diagnostics": [asdict(diagnostic) for diagnostic in facts.diagnostics],
         "interruptions": list(facts.interruptions),
         "not_measured": list(not_measured(facts)),
         "limits": list(limits_of(facts)),

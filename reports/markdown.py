@@ -17,6 +17,7 @@ from reports.claims import (
 )
 from reports.companions import companion_lines
 from reports.facts import Facts, GateFact, LoadFact, TelemetryFact
+from reports.machine_section import anomaly_lines, machine_tables
 
 
 def render_markdown(facts: Facts) -> str:
@@ -29,6 +30,8 @@ def render_markdown(facts: Facts) -> str:
         _failures(facts),
         _identities(facts),
         _host(facts),
+        _machine(facts),
+        _diagnostics(facts),
         _limits(facts),
         _protocol(facts),
     )
@@ -281,6 +284,47 @@ def _host(facts: Facts) -> Iterator[str]:
     yield from _table(
         ("telemetry source", "state", "reason"),
         [(one.name, one.state, one.reason or style.ABSENT) for one in facts.providers],
+    )
+
+
+def _machine(facts: Facts) -> Iterator[str]:
+    tables, anomalies = [*machine_tables(facts)], [*anomaly_lines(facts)]
+    if not tables and not anomalies:
+        return
+    yield "## The machine while it served"
+    yield ""
+    for sentence, columns, rows in tables:
+        yield sentence
+        yield ""
+        yield from _table(columns, rows)
+    if anomalies:
+        yield "Anomalies; without a rule of the protocol they decide nothing:"
+        yield ""
+        yield from _list(anomalies)
+
+
+def _diagnostics(facts: Facts) -> Iterator[str]:
+    if not facts.diagnostics:
+        return
+    yield "## Diagnostics"
+    yield ""
+    yield "Profilers after the timing was over, each in a load of its own; no gate sees them."
+    yield ""
+    yield from _table(
+        ("diagnostic", "tool", "arm", "status", "outcome", "from the cache", "what its files show", "reason"),
+        [
+            (
+                one.diagnostic,
+                one.tool_version or one.tool,
+                one.arm,
+                one.status,
+                one.outcome,
+                style.count(one.cached_tokens),
+                "; ".join(f"{name} {value}" for name, value in one.numbers.items()) or style.ABSENT,
+                one.reason,
+            )
+            for one in facts.diagnostics
+        ],
     )
 
 

@@ -52,6 +52,16 @@ def chance(value: float) -> str:
     return f"{value:.2f}"
 
 
+def ratio(value: float) -> str:
+    """Return a ratio with four decimals."""
+    return f"{value:.4f}"
+
+
+def decimal_seconds(value_s: float) -> str:
+    """Return a duration in s with one decimal and its unit."""
+    return f"{value_s:,.1f} s"
+
+
 def points(value: float | None) -> str:
     """Return a difference of percentages in percentage points."""
     return ABSENT if value is None else f"{value:.2f} points"

@@ -45,6 +45,9 @@ WHERE e.event = 'telemetry.probe' AND e.entry_seq = (
     WHERE s.campaign_id = :campaign AND o.event = 'telemetry.probe'
 ) ORDER BY e.ordinal
 """
+_PROFILERS = """
+SELECT payload_json FROM receipt WHERE campaign_id = :campaign AND kind LIKE 'profiler.%' ORDER BY entry_seq
+"""
 _COUNTS = (
     "prompt_tokens",
     "prompt_tokens_evaluated",
@@ -141,6 +144,10 @@ class Tables:
     def telemetry_probes(self, campaign: str) -> list[Row]:
         """Return what each telemetry source found in the newest load that was watched."""
         return self.rows(_PROBES, campaign=campaign)
+
+    def profiler_receipts(self, campaign: str) -> list[Row]:
+        """Return the receipts of profilers, in order."""
+        return self.rows(_PROFILERS, campaign=campaign)
 
     def gate_results(self, entry_seq: int) -> list[Row]:
         """Return the gate results that a ledger entry holds."""

@@ -18,6 +18,7 @@ from protocols.errors import HostError, UsageError
 from protocols.load import find_protocol
 from recorder.store import Store
 from reports.collect import collect_facts
+from reports.figures import campaign_figures
 from reports.json_report import report_document
 
 CAMPAIGN = click.argument("campaign", default="latest")
@@ -63,13 +64,16 @@ def resume(settings: Settings, *, campaign: str) -> int:
 @command("report", example="assay report\nassay report served-pair-20261129 --out report")
 @CAMPAIGN
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder that gets report.md and report.json."
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder that gets report.md, report.json and the figures.",
 )
 def report(settings: Settings, *, campaign: str, out: Path | None) -> int:
     """Print the report of a campaign, written again from its evidence."""
     facts = collect_facts(settings.store, campaign)
     files = render_report(facts)
     if out is not None:
+        files |= campaign_figures(settings.store, facts.campaign_id)
         _write_files(files, out, settings.store)
         settings.console.say(f"wrote {', '.join(str(out / name) for name in files)}")
     settings.console.result(

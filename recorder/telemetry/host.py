@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
 from recorder.telemetry.provider import IntegerFile, NoExtras, probe_files, read_file, readings_of
-from recorder.telemetry.reader import Reader, integer_of, reason_of, table_of, text_of
+from recorder.telemetry.reader import Reader, integer_of, reason_of, table_of, text_of, values_of
 from recorder.telemetry.sample import DeviceIdentity, FieldSpec, Kind, ProbeReport, Reading
 
 GOVERNORS: Final = ("performance", "powersave", "userspace", "ondemand", "conservative", "schedutil", "other")
@@ -36,6 +36,8 @@ _MEMINFO: Final = {
     "mem_cached_bytes": "Cached",
     "swap_free_bytes": "SwapFree",
 }
+_MOST_STALLS: Final = 8
+"""Zones of memory that the kernel counts allocation stalls for, at most; they stand in a row."""
 _SLOW_TICKS: Final = 4
 _RARE_TICKS: Final = 20
 _MANY_POLICIES: Final = 16
@@ -282,15 +284,17 @@ def _parse_pressure(resource: str) -> Parse:
 
 
 def _parse_vmstat(data: bytes) -> Mapping[str, int | None]:
-    table = table_of(data)
+    table = values_of(data, _VMSTAT.values())
     values: dict[str, int | None] = {name: table.get(key) for name, key in _VMSTAT.items()}
-    stalls = [value for key, value in table.items() if key.startswith("allocstall")]
+    start = data.find(b"\nallocstall")
+    lines = data[start + 1 :].split(b"\n", _MOST_STALLS) if start >= 0 else []
+    stalls = [value for line in lines if line.startswith(b"allocstall") for value in table_of(line).values()]
     values["alloc_stall_count"] = sum(stalls) if stalls else None
     return values
 
 
 def _parse_meminfo(data: bytes) -> Mapping[str, int | None]:
-    table = table_of(data)
+    table = values_of(data, _MEMINFO.values())
     return {name: table[key] * 1024 if key in table else None for name, key in _MEMINFO.items()}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from recorder.telemetry.provider import NoExtras
-from recorder.telemetry.reader import Reader, integer_of, reason_of, table_of
+from recorder.telemetry.reader import Reader, integer_of, reason_of, values_of
 from recorder.telemetry.sample import DeviceIdentity, FieldSpec, Kind, ProbeReport, Reading
 
 _SLOW_TICKS: Final = 4
@@ -52,6 +52,10 @@ _STATUS_FIELDS: Final = {
     "proc_rss_file_bytes": "RssFile",
     "proc_swap_bytes": "VmSwap",
     "proc_locked_bytes": "VmLck",
+}
+_SWITCHES: Final = {
+    "proc_voluntary_switch_count": "voluntary_ctxt_switches",
+    "proc_involuntary_switch_count": "nonvoluntary_ctxt_switches",
 }
 _IO_FIELDS: Final = {"proc_read_bytes": "read_bytes", "proc_write_bytes": "write_bytes"}
 _GAUGES: Final = frozenset(name for name, _, kind, _ in _FIELDS if kind == "gauge")
@@ -133,7 +137,7 @@ class ProcessProvider(NoExtras):
         """Read the whole tree once. Fields that no process gave are not in the result."""
         gauges: dict[str, int] = {}
         now: dict[tuple[str, int, int], int] = {}
-        processes = self._tree()
+        processes = self._tree(with_children=tick % _SLOW_TICKS == 0)
         for pid, stat in processes:
             found = {**stat.values, **self._memory(pid), **self._io(pid)}
             for name, value in found.items():
@@ -166,10 +170,13 @@ class ProcessProvider(NoExtras):
                 sums[name] += value
         return sums
 
-    def _tree(self) -> list[tuple[int, Stat]]:
-        """Return the processes of the tree that are alive; none if the first one is gone."""
+    def _tree(self, *, with_children: bool) -> list[tuple[int, Stat]]:
+        """Return the processes of the tree that are alive; none if the first one is gone.
+
+        Looking for children costs a read for each thread: without it, those of the last look are read again.
+        """
         found: list[tuple[int, Stat]] = []
-        waiting = [self._pid]
+        waiting = [self._pid] if with_children else sorted(self._pids, key=lambda pid: pid != self._pid)[::-1]
         while waiting:
             pid = waiting.pop()
             try:
@@ -181,7 +188,8 @@ class ProcessProvider(NoExtras):
             if pid == self._pid and stat.start_ticks != self._start_ticks:
                 return []
             found.append((pid, stat))
-            waiting.extend(self._children(pid))
+            if with_children:
+                waiting.extend(self._children(pid))
         return found if any(pid == self._pid for pid, _ in found) else []
 
     def _children(self, pid: int) -> list[int]:
@@ -195,16 +203,16 @@ class ProcessProvider(NoExtras):
         return children
 
     def _memory(self, pid: int) -> dict[str, int]:
-        table = self._table(f"/proc/{pid}/status")
+        table = self._table(f"/proc/{pid}/status", _STATUS_FIELDS.values())
         return {name: table[key] * 1024 for name, key in _STATUS_FIELDS.items() if key in table}
 
     def _io(self, pid: int) -> dict[str, int]:
-        table = self._table(f"/proc/{pid}/io")
+        table = self._table(f"/proc/{pid}/io", _IO_FIELDS.values())
         return {name: table[key] for name, key in _IO_FIELDS.items() if key in table}
 
-    def _table(self, path: str) -> dict[str, int]:
+    def _table(self, path: str, names: Iterable[str]) -> dict[str, int]:
         try:
-            return table_of(self._reader.read_once(path))
+            return values_of(self._reader.read_once(path), names)
         except OSError:
             return {}
 
@@ -213,7 +221,7 @@ class ProcessProvider(NoExtras):
         for name_of_thread in self._reader.names(f"/proc/{pid}/task"):
             thread = integer_of(name_of_thread.encode()) or 0
             try:
-                parts = self._reader.read_once(f"/proc/{pid}/task/{thread}/schedstat").split()
+                parts = self._reader.read(f"/proc/{pid}/task/{thread}/schedstat").split()
             except OSError:
                 continue
             if len(parts) < 2:
@@ -222,11 +230,8 @@ class ProcessProvider(NoExtras):
                 if (value := integer_of(part)) is not None:
                     values[name, pid, thread] = value
             if with_switches:
-                table = self._table(f"/proc/{pid}/task/{thread}/status")
-                for name, key in (
-                    ("proc_voluntary_switch_count", "voluntary_ctxt_switches"),
-                    ("proc_involuntary_switch_count", "nonvoluntary_ctxt_switches"),
-                ):
+                table = self._table(f"/proc/{pid}/task/{thread}/status", _SWITCHES.values())
+                for name, key in _SWITCHES.items():
                     if key in table:
                         values[name, pid, thread] = table[key]
         return values

@@ -65,6 +65,8 @@ class FakeEngine:
             self.fault = ""
         self.log("start", number=self.start_number)
         self.requests = 0
+        self.seen: set[tuple[int, ...]] = set()
+        self.cached = 0
 
     def log(self, event: str, **fields: Any) -> None:
         """Append one line to the order log, with the monotonic time in ns."""
@@ -162,6 +164,9 @@ class FakeEngine:
         is_faulty = self.requests > self.options.good_requests
         fault = self.fault if is_faulty else ""
         prompt = prompt_ids(body["prompt"])
+        is_cached = bool(body.get("cache_prompt")) and tuple(prompt) in self.seen
+        self.seen.add(tuple(prompt))
+        self.cached = len(prompt) - 1 if is_cached else 0
         n = int(body.get("n_predict", 16))
         tokens = tokens_for(prompt, n)
         if fault == "nonsense":
@@ -248,8 +253,8 @@ class FakeEngine:
             "stopping_word": "",
             "tokens_cached": n_prompt + n,
             "timings": {
-                "cache_n": 0,
-                "prompt_n": n_prompt,
+                "cache_n": self.cached,
+                "prompt_n": n_prompt - self.cached,
                 "prompt_ms": prefill_s * 1e3,
                 "prompt_per_token_ms": prefill_s * 1e3 / max(1, n_prompt),
                 "prompt_per_second": n_prompt / max(prefill_s, 1e-9),

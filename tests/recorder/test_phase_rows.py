@@ -174,6 +174,16 @@ def test_without_a_counter_the_instantaneous_power_is_the_one_to_use() -> None:
     assert {fields[row["field"]].name for row in found if row["is_best"]} == {"board_power_instant_uw"}
 
 
+def test_a_counter_has_its_gain_in_each_phase() -> None:
+    run = spec("proc_run_ns", "ns", "counter")
+    busy = [sample(250 * tick, tick, {run: 500 * MS * tick}) for tick in range(END_MS // 250 + 1)]
+    rows = phase_rows(SampleFile((run,), tuple(busy)), [read()])["phase_counter"]
+    assert [(row["phase"], row["delta"], row["bound"], row["coverage_ppm"]) for row in rows] == [
+        ("prefill", 20_000 * MS, 0, 1_000_000),
+        ("generation", 12_000 * MS, 0, 1_000_000),
+    ]
+
+
 def test_an_anomaly_is_a_row_with_its_request_and_phase() -> None:
     whole = golden_samples()
     bits = spec("throttle_bits", "code", "state")
@@ -190,6 +200,11 @@ def test_an_anomaly_is_a_row_with_its_request_and_phase() -> None:
 
 
 def test_a_load_without_ticks_has_no_figures() -> None:
-    assert phase_rows(SampleFile((), ()), [read()]) == {"phase_sensor": [], "phase_energy": [], "anomaly": []}
+    assert phase_rows(SampleFile((), ()), [read()]) == {
+        "phase_sensor": [],
+        "phase_counter": [],
+        "phase_energy": [],
+        "anomaly": [],
+    }
     assert spacing_ns((), 250) == 250
     assert spacing_ns([Point(0, 1), Point(1000, 1), Point(2000, 1)], 250) == 1000

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorder.derive import derive_request
-from recorder.phases import MINIMUM_SAMPLES, Phase, cpu_cores, margin_of, phase_mean, phases_of
+from recorder.phases import MINIMUM_SAMPLES, Phase, margin_of, phase_mean, phases_of
 from recorder.trains import Point
 
 S = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("streams.py"))))
@@ -159,18 +159,3 @@ def test_a_mean_lies_between_its_extremes(values: list[int]) -> None:
     assert found.minimum <= found.mean <= found.maximum
     assert found.minimum <= found.p05 <= found.p50 <= found.p95 <= found.maximum
     assert sum(found.quarters) / 4 == found.mean or len(values) % 4 != 1
-
-
-def test_busy_cores_are_counted_over_the_whole_phase() -> None:
-    """User and system ticks at 100 a second: 1.5 cores, then nothing."""
-    user = train((0, 0), (1000, 100), (2000, 200), (3000, 200))
-    system = train((0, 50), (1000, 100), (2000, 150), (3000, 150))
-    assert cpu_cores([user, system], phase(0, 2000), ticks_per_s=100, period_ns=1000 * MS) == (Fraction(3, 2), 1)
-    assert cpu_cores([user, system], phase(500, 2500), ticks_per_s=100, period_ns=1000 * MS) == (Fraction(9, 8), 1)
-
-
-def test_busy_cores_are_unknown_where_a_counter_does_not_reach() -> None:
-    user = train((0, 0), (1000, 100))
-    assert cpu_cores([user], phase(500, 1500), ticks_per_s=100, period_ns=1000 * MS) == (None, Fraction(1, 2))
-    assert cpu_cores([], phase(0, 1), ticks_per_s=100, period_ns=1) == (None, 0)
-    assert cpu_cores([user, ()], phase(0, 1000), ticks_per_s=100, period_ns=1000 * MS) == (None, 0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.telemetry.reader import FileReader, integer_of, reason_of, status_of, table_of, text_of
+from recorder.telemetry.reader import FileReader, integer_of, reason_of, status_of, table_of, text_of, values_of
 
 
 def test_a_file_that_stays_open_shows_its_new_content(tree) -> None:
@@ -86,8 +86,20 @@ def test_only_a_whole_decimal_number_is_an_integer(data: bytes, value: int | Non
     assert integer_of(data) == value
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "ab", "abc", "b"]), st.sampled_from([" 1", ": 2 kB", "", " x"])), max_size=9
+    )
+)
+def test_named_lines_are_read_as_in_the_whole_table(lines: list[tuple[str, str]]) -> None:
+    firsts = dict(reversed([(name, name + rest) for name, rest in lines]))
+    data = "\n".join(firsts.values()).encode()
+    assert values_of(data, ["a", "ab", "abc", "b", "zz"]) == table_of(data)
+
+
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_never_raise(data: bytes) -> None:
+    values_of(data, ["a", "pswpin", ""])
     integer_of(data)
     assert all(isinstance(value, int) for value in table_of(data).values())
 
