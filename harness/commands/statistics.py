@@ -11,7 +11,8 @@ from harness.api_key import secret_values
 from harness.calibration_tables import calibration_row, calibration_rows, show_calibrations
 from harness.calibrations import calibration_protocol, record
 from harness.console import panel
-from harness.options import EXIT_OK, EXIT_USAGE, Settings, command
+from harness.exits import EXIT_OK, EXIT_USAGE
+from harness.options import FiniteRange, Settings, command
 from harness.planning import make_plan, show_plan
 from harness.runner import run_loaded
 from harness.simulating import (
@@ -42,7 +43,7 @@ from reports.request_view import NOTE, view_requests
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 ALPHA = click.FloatRange(0.0001, 0.25)
-PERCENT = click.FloatRange(min=0, max=100, min_open=True, max_open=True)
+PERCENT = FiniteRange(min=0, max=100, min_open=True, max_open=True)
 
 
 @command("stats", example="assay stats rates.csv --margin 2\nassay stats rates.csv --margin 2 --json", with_store=False)
