@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from protocols.findings import Finding
-from protocols.gate_schema import LossGate, ScreenLossGate
+from protocols.gate_schema import CheckGate, LossGate, ScreenLossGate
 from protocols.gate_semantics import check_checks, check_gates
 from protocols.measurements import ARMS
 from protocols.schedule import expand_schedule
@@ -64,7 +64,8 @@ def _check_arms(protocol: Protocol) -> Iterator[Finding]:
             path: tuple[PathPart, ...] = ("arms", name, "engine", "faults")
             if len(set(kinds)) < len(kinds):
                 yield Finding(path=path, message="found a fault twice, expected each once", hint="keep one of them")
-            if kinds and protocol.expect is None:
+            controls = {gate.arm for gate in protocol.gates if isinstance(gate, CheckGate) and gate.expect == "FAIL"}
+            if kinds and protocol.expect is None and name not in controls:
                 message = "the arm has a known fault, and the protocol states no expected verdict"
                 yield Finding(path=path, message=message, hint="write expect: FAIL", is_warning=True)
     baseline, candidate = protocol.arms.baseline, protocol.arms.candidate
