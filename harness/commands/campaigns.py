@@ -59,7 +59,9 @@ def resume(settings: Settings, *, campaign: str) -> int:
 
 @command("plan", example="assay plan served-pair\nassay plan my-pair.yaml --noise-pct 2")
 @click.argument("protocol")
-@click.option("--noise-pct", type=click.FloatRange(min=0.001, max=100), help="Noise of one load, in percent.")
+@click.option(
+    "--noise-pct", type=click.FloatRange(min=0.001, max=100), help="Noise of one load, in percent."
+)
 def plan(settings: Settings, *, protocol: str, noise_pct: float | None) -> int:
     """Say before anything runs: the loads, how long they take, and what the design can decide."""
     made = make_plan(find_protocol(protocol), settings.store, noise_pct=noise_pct)
