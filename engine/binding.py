@@ -53,6 +53,7 @@ OPERATIONS: Final = (
     "capture",
     "captured",
     "session_info",
+    "norm_check",
     "work",
 )
 
@@ -340,6 +341,15 @@ class Library:
         """Return what the session says of itself."""
         self._need_session()
         return Reply({"info": json.loads(self._later("assay_session_info")(self._session))}, [])
+
+    def norm_check(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Compare the norm over many rows with double precision."""
+        error, elapsed = ctypes.c_double(), ctypes.c_uint64()
+        arguments = (request["rows"], request["width"], request["on_accelerator"])
+        self._check(
+            self._later("assay_norm_check")(*arguments, ctypes.byref(error), ctypes.byref(elapsed), *self._err())
+        )
+        return Reply({"worst_error": error.value, "elapsed_ns": elapsed.value}, [])
 
     def fill_zero(self, request: dict[str, Any], _payload: bytes) -> Reply:
         """Fill a sequence with zero cells."""

@@ -188,5 +188,9 @@ LATER_FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "assay_capture_stop": (None, (_P,)),
     "assay_capture_count": (_U, (_P,)),
     "assay_capture_get": (ctypes.c_int, (_P, _U, ctypes.POINTER(Captured), *_ERR)),
+    "assay_norm_check": (
+        ctypes.c_int,
+        (_U, _U, ctypes.c_bool, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_uint64), *_ERR),
+    ),
     "assay_session_info": (ctypes.c_char_p, (_P,)),
 }

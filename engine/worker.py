@@ -261,6 +261,12 @@ class EngineWorker:
             found.append(Captured(entry["name"], entry["ubatch"], values))
         return found
 
+    def norm_check(self, rows: int, *, width: int = 128, on_accelerator: bool = False) -> dict[str, float]:
+        """Return `worst_error` and `elapsed_ns` of the graphs' norm over `rows` rows, against double precision."""
+        return cast(
+            "dict[str, float]", self._call("norm_check", rows=rows, width=width, on_accelerator=on_accelerator).header
+        )
+
     def session_info(self) -> dict[str, Any]:
         """Return what the session says of itself: sizes, reasons of routes, use of the n-gram table."""
         return cast("dict[str, Any]", self._call("session_info").header["info"])

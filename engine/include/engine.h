@@ -246,6 +246,11 @@ ASSAY_API uint32_t assay_capture_count(const assay_session *session);
 ASSAY_API int assay_capture_get(const assay_session *session, uint32_t i, assay_captured *captured, char *err,
                                 size_t err_size);
 
+/* The norm that the graphs use, over n_rows made-up rows, against double precision: the worst absolute error (infinite
+ * for a value that is not finite) and the time of one computation. */
+ASSAY_API int assay_norm_check(uint32_t n_rows, uint32_t width, bool on_accelerator, double *worst_error,
+                               uint64_t *elapsed_ns, char *err, size_t err_size);
+
 /* JSON: bytes of caches and compute buffers; for qwen4exp also the reasons of the routes, the use of the n-gram table and
  * how many tokens each sequence can take back. Lives until the next call. */
 ASSAY_API const char *assay_session_info(assay_session *session);

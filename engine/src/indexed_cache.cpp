@@ -153,6 +153,14 @@ void IndexedCache::copy(uint32_t source, uint32_t target) {
         for (const uint32_t cell : cells.order(source))
             cells.add(target, cells.at(source, cell), cells.token(source, cell));
         write(target, rows.data());
+#if defined(ASSAY_FAULT_COPY_LOSES_INDEX_KEYS)
+        for (ggml_tensor* tensor : raw_) {
+            for (const uint32_t cell : cells.order(target)) {
+                ggml_backend_tensor_memset(tensor, 0, static_cast<size_t>(cells.row(target, cell)) * tensor->nb[1],
+                                           tensor->nb[1]);
+            }
+        }
+#endif
     }
     trackers_[target].changed(qsa::Change::Copied, 0);
     trackers_[source].changed(qsa::Change::Copied, INT32_MAX);

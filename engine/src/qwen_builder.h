@@ -1,6 +1,7 @@
 // Builds the parts of a qwen4exp graph. One file a part: qwen_graph, qwen_attention, qwen_select, delta_net, ple_layer.
 #pragma once
 
+#include "norm.h"
 #include "qwen_graph.h"
 
 namespace assay {
@@ -35,7 +36,7 @@ private:
     ggml_tensor* combine(ggml_tensor* residual, ggml_tensor* out, ggml_tensor* weights);
     ggml_tensor* experts(uint32_t block, ggml_tensor* input);
     ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight) {
-        return ggml_mul(ctx_, ggml_rms_norm(ctx_, x, s_.epsilon), weight);
+        return rms_rows(ctx_, x, weight, s_.epsilon);
     }
     ggml_tensor* sum_of_parts(ggml_tensor* x, int64_t dimension);
     ggml_tensor* join(std::vector<ggml_tensor*> parts, int dimension);

@@ -50,21 +50,23 @@ def test_nine_runs_draft_and_accept_what_the_reference_does(tiny_b: EngineWorker
 
 
 @pytest.mark.parametrize("draft_kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
-def test_drafts_never_change_greedy_tokens(tiny_b: EngineWorker, draft_kv_type: str, unified: bool) -> None:
-    """Over 20 prompts whose acceptance lies between 0.2 and 0.8."""
+def test_drafts_never_change_greedy_tokens(tiny_b: EngineWorker, draft_kv_type: str) -> None:
+    """Over 20 prompts whose acceptance lies between 0.2 and 0.8, and those met on the way to them."""
     rng = np.random.default_rng(20)
-    rates = []
-    for seed in range(20):
-        prompt = rng.integers(0, 480, 20 + 7 * seed).tolist()
-        opened(tiny_b, is_unified=unified)
-        needed = greedy(tiny_b, prompt, 40)
-        opened(tiny_b, draft_tokens=4, draft_kv_type=draft_kv_type, is_unified=unified)
-        found, rounds = greedy_with_drafts(tiny_b, prompt, 40, 1 + seed % 4)
+    n_useful = 0
+    for seed in range(60):
+        prompt = rng.integers(0, 480, 20 + 5 * seed).tolist()
+        is_unified = seed % 2 == 1
+        opened(tiny_b, is_unified=is_unified)
+        needed = greedy(tiny_b, prompt, 32)
+        opened(tiny_b, draft_tokens=6, draft_kv_type=draft_kv_type, is_unified=is_unified)
+        found, rounds = greedy_with_drafts(tiny_b, prompt, 32, 1 + seed % 6)
         assert found == needed, seed
-        rates.append(sum(count for _, count in rounds) / sum(len(drafts) for drafts, _ in rounds))
-    assert 0.2 < min(rates) <= max(rates) < 1.0
-    assert sum(rate < 0.8 for rate in rates) > 10
+        rate = sum(count for _, count in rounds) / sum(len(drafts) for drafts, _ in rounds)
+        n_useful += 0.2 <= rate <= 0.8
+        if n_useful == 20:
+            return
+    pytest.fail(f"only {n_useful} prompts of 60 accept between 0.2 and 0.8 of their drafts")
 
 
 def test_counts_do_not_depend_on_what_the_sequence_held_before(tiny_b: EngineWorker) -> None:
@@ -171,6 +173,7 @@ def test_drafts_go_on_after_an_image(tiny_b: EngineWorker) -> None:
     image = Image("tiny-b")
     opened(tiny_b)
     image.decode_all(tiny_b)
+    n_scans = tiny_b.work()["n_scans"]
     start, last = int(image.at[0, -1]) + 1, int(image.logits[-1].argmax())
     needed = [last]
     while len(needed) < 24:
@@ -184,7 +187,7 @@ def test_drafts_go_on_after_an_image(tiny_b: EngineWorker) -> None:
         found += round_.accepted
     assert tokens == needed
     assert found > 0
-    assert tiny_b.work()["n_scans"] == 0
+    assert tiny_b.work()["n_scans"] == n_scans, "a hole is no reason to scan"
 
 
 def test_settings_that_cannot_work_are_refused(tiny_b: EngineWorker, tiny_c: EngineWorker) -> None:
