@@ -1,7 +1,7 @@
 """Tables of a store as Parquet or CSV files, for pandas, DuckDB and spreadsheets.
 
 One file a table, in the order of its keys, with the columns and types of `tables`: integers and flags are 64-bit,
-reals are float64, texts UTF-8, bytes binary (hexadecimal in CSV), and what is not there is null (an empty field in CSV).
+reals are float64, texts UTF-8, bytes binary (hexadecimal in CSV); what is not there is null (an empty field in CSV).
 Rows are read and written in pieces, so memory does not grow with the store. What is written follows from the database,
 and that from the ledger: an export is no evidence.
 """
