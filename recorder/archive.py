@@ -9,8 +9,11 @@ Source: IEEE Std 1003.1, pax, "ustar Interchange Format".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Final, NamedTuple, Protocol
+
+import zstandard
 
 from protocols.errors import EvidenceError
 
@@ -20,6 +23,8 @@ LARGEST_BYTES: Final = 8**11 - 1
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _FIELDS: Final = (100, 8, 8, 8, 12, 12, 8, 1, 100, 6, 2, 32, 32, 8, 8, 155, 12)
 _PIECE: Final = 1 << 20
+_LEVEL: Final = 9
+_WINDOW_LIMIT: Final = 1 << 26  # what a reader spends on any archive; ours need an eighth of it
 _TAIL_LIMIT: Final = 1 << 20  # empty blocks behind the end: tar programs pad to 10 KiB
 
 
@@ -160,3 +165,26 @@ def _exactly(source: Source, size: int) -> bytes:
             raise EvidenceError("the archive ends early")
         found += piece
     return found
+
+
+@contextmanager
+def compressed(file: BinaryIO) -> Iterator[Callable[[bytes], object]]:
+    """Give a function that writes the pieces of an archive, compressed, into a file; the end is written last."""
+    with zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).stream_writer(file, closefd=False) as stream:
+        yield stream.write
+        stream.write(END)
+
+
+class Decompressed:
+    """The bytes of a compressed archive, in pieces of the size that is asked for, whatever it expands to."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        packer = zstandard.ZstdDecompressor(max_window_size=_WINDOW_LIMIT)
+        self._reader: Final = packer.stream_reader(file, read_across_frames=True)
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most ``size`` bytes; nothing at the end. Raises `EvidenceError` where the compression is broken."""
+        try:
+            return self._reader.read(size)
+        except zstandard.ZstdError as error:
+            raise EvidenceError(f"the archive is damaged: {error}") from None

@@ -22,11 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import zstandard
-
 from protocols.errors import EvidenceError, HostError
 from recorder import verify
-from recorder.archive import END, Member, pack_member, read_members
+from recorder.archive import Decompressed, Member, compressed, pack_member, read_members
 from recorder.blobs import BlobStore
 from recorder.campaign_state import read_campaigns, resolve_campaign
 from recorder.files import Files, host_errors, read_chunks
@@ -50,8 +48,6 @@ from recorder.recovery import recorded_torn_files
 from recorder.redaction import Rule, left_out
 
 SUFFIX: Final = ".assay.tar.zst"
-_LEVEL: Final = 9
-_WINDOW_LIMIT: Final = 1 << 26
 _RATIO_LIMIT: Final = 1000
 _SMALL_BYTES: Final = 64 << 20  # what an archive of any size may hold
 
@@ -154,13 +150,11 @@ def _write(root: Path, path: Path, manifest: Manifest, made: dict[str, bytes]) -
         with host_errors("write the bundle", path):
             disk.make_folder(path.parent)
             with temporary.open("xb") as file:
-                packer = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
-                with packer.stream_writer(file, closefd=False) as stream:
+                with compressed(file) as write:
                     for one in (*first, *rest):
                         pieces = _pieces(root, one, contents.get(one.name))
                         for piece in pack_member(Member(one.name, one.size), pieces):
-                            stream.write(piece)
-                    stream.write(END)
+                            write(piece)
                 file.flush()
                 disk.fsync(file.fileno())
             disk.replace_file(verifier, contents[VERIFIER])
@@ -204,13 +198,7 @@ def unpack_bundle(archive: Path, folder: Path) -> Manifest:
         if any(folder.iterdir()):
             raise HostError("the folder is not empty", where=str(folder))
         with archive.open("rb") as file:
-            reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW_LIMIT).stream_reader(
-                file, read_across_frames=True
-            )
-            try:
-                return _unpack(read_members(reader), folder, archive.stat().st_size)
-            except zstandard.ZstdError as error:
-                raise EvidenceError(f"the archive is damaged: {error}", where=str(archive)) from None
+            return _unpack(read_members(Decompressed(file)), folder, archive.stat().st_size)
 
 
 def _unpack(members: Iterable[tuple[Member, Iterator[bytes]]], folder: Path, archive_bytes: int) -> Manifest:

@@ -1,14 +1,20 @@
-"""`assay engine`: build, serve, bench, logits."""
+"""`assay engine`: build, pack, unpack, serve, bench, logits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from engine.build import QSA_PATHS
+from harness.api_key import secret_values
 from harness.engines import become, build_facts, find_build, find_model, make_build, read_tokens, write_logits
 from harness.options import Settings, command
+from harness.transfer import SUFFIX, Transfer, check_archive, pack_build, unpack_build
+from protocols.errors import AssayError
+from recorder.receipts import record_receipt
+from recorder.store import Store
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -59,6 +65,57 @@ def build_command(
     return 0
 
 
+RECORD = click.option("--record", is_flag=True, help="Also record a receipt in the store, whether it succeeds or not.")
+
+
+def _recorded(settings: Settings, action: str, do: Callable[[], Transfer], *, record: bool) -> Transfer:
+    """Do one transfer; put on record what came of it, where that was asked for."""
+    if not record:
+        return do()
+    with Store.open(settings.store, create=True, secrets=secret_values()) as store:
+        try:
+            done = do()
+        except AssayError as error:
+            record_receipt(store.writer, "transfer", {"action": action, "error": str(error), "where": error.where}, {})
+            raise
+        record_receipt(store.writer, "transfer", done.payload(action), {})
+        return done
+
+
+@command(
+    "pack", example="assay engine pack builds/slow --out slow.build.tar.zst\nassay engine pack builds/slow --record"
+)
+@click.argument("folder", type=FOLDER)
+@click.option("--out", type=FILE, help="File to write.  [default: <folder>.build.tar.zst]")
+@RECORD
+def pack_command(settings: Settings, *, folder: Path, out: Path | None, record: bool) -> int:
+    """Pack a build into one file, every file by its hash, to be moved to another machine."""
+    target = out or Path(f"{folder.name}{SUFFIX}")
+    done = _recorded(settings, "pack", lambda: pack_build(folder, target), record=record)
+    value = {"file": str(target), **done.payload("pack")}
+    lines = [f"{target}: {done.files} files, {done.content_bytes} bytes", f"sha256: {done.sha256}"]
+    settings.console.result(value, lambda c: c.show(*lines))
+    return 0
+
+
+@command("unpack", example="assay engine unpack slow.build.tar.zst --out builds/slow --sha256 9f3c...")
+@click.argument("archive", type=FILE)
+@click.option("--out", type=FOLDER, required=True, help="New folder that gets the build.")
+@click.option("--sha256", help="Hash that the archive must have, as `assay engine pack` printed it.")
+@RECORD
+def unpack_command(settings: Settings, *, archive: Path, out: Path, sha256: str | None, record: bool) -> int:
+    """Unpack a build into a new folder, checking every hash and the build against its own receipt."""
+
+    def unpack() -> Transfer:
+        check_archive(archive, sha256)
+        return unpack_build(archive, out)[1]
+
+    done = _recorded(settings, "unpack", unpack, record=record)
+    value = {"folder": str(out), **done.payload("unpack")}
+    settings.console.result(value, lambda c: c.show(f"{out}: {done.files} files, every hash holds"))
+    return 0
+
+
 @command("serve", example="assay engine serve --model smollm2 --port 8080", with_store=False)
 @build_option
 @model_option
@@ -106,6 +163,6 @@ def logits_command(
 
 def register(root: click.Group) -> None:
     """Add the commands to the root group."""
-    for one in (build_command, serve_command, bench_command, logits_command):
+    for one in (build_command, pack_command, unpack_command, serve_command, bench_command, logits_command):
         engine.add_command(one)
     root.add_command(engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,12 +11,15 @@ import click
 from harness.api_key import secret_values
 from harness.auditing import audit_document, evidence_place, read_keys, read_lock, show_audit, summary
 from harness.exits import EXIT_OK
-from harness.options import Settings, command
+from harness.options import Settings, assay_version, command
 from protocols.errors import EvidenceError
+from recorder.attestation import envelope, verification_summary
 from recorder.audit import LEVELS, Level, audit_store
 from recorder.bundle import write_bundle
 from recorder.export import FORMATS, Format, export_tables
+from recorder.files import host_errors
 from recorder.importing import import_bundle
+from recorder.key_ring import own_signer
 from recorder.redaction import parse_rule
 from recorder.store import Store
 
@@ -44,6 +48,7 @@ def register(root: click.Group) -> None:
 )
 @KEYS
 @click.option("--head", help="Head that the ledger must continue, as an earlier audit printed it.")
+@click.option("--attest", type=FILE, help="Also write a signed verification summary (in-toto, DSSE) to this file.")
 def audit(
     settings: Settings,
     *,
@@ -54,6 +59,7 @@ def audit(
     against: Path | None,
     keys: tuple[str, ...],
     head: str | None,
+    attest: Path | None,
 ) -> int:
     """Check evidence from its files alone and name the first place that does not hold; exit 6 if one does not.
 
@@ -69,6 +75,11 @@ def audit(
         head=head,
         against=None if against is None else read_lock(against),
     )
+    if attest is not None:
+        versions = {"assay": assay_version()}
+        summarised = verification_summary(result, level=level, utc_ns=time.time_ns(), versions=versions)
+        with host_errors("write the summary", attest):
+            attest.write_bytes(envelope(summarised, own_signer()))
     settings.console.result(audit_document(result, level), lambda console: show_audit(console, result, level))
     return EXIT_OK if result.is_sound else EvidenceError.exit_code
 
