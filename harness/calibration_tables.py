@@ -20,6 +20,7 @@ def calibration_row(one: HostCalibration) -> dict[str, Any]:
         **one.payload(),
         "noise_pct": 100 * one.sigma,
         "relink_change_pct": None if change is None else 100 * math.expm1(change),
+        "relink_error_pct": None if change is None else 100 * one.relink_error,
         "receipt_sha256": one.receipt_sha256,
         "misfits": misfits(one, one.subject, this_host(), datetime.now(UTC)),
     }
@@ -55,7 +56,7 @@ def show_calibrations(console: Console, rows: list[dict[str, Any]]) -> None:
                     style.percent(one["noise_pct"]),
                     str(one["loads"]),
                     str(one["kind"]),
-                    style.percent(one["relink_change_pct"], signed=True),
+                    _relink(one),
                     str(one["subject"]["engine"]),
                     str(one["expires_utc"])[:10],
                     "no: " + "; ".join(one["misfits"]) if one["misfits"] else "yes",
@@ -66,3 +67,9 @@ def show_calibrations(console: Console, rows: list[dict[str, Any]]) -> None:
         "",
         "`assay plan PROTOCOL` uses what holds; `sigma: calibrated` lets two to four loads decide with it",
     )
+
+
+def _relink(one: dict[str, Any]) -> str:
+    if one["relink_change_pct"] is None:
+        return style.ABSENT
+    return f"{style.percent(one['relink_change_pct'], signed=True)} (error {style.percent(one['relink_error_pct'])})"

@@ -128,6 +128,11 @@ def _locked(gate: LossGate, calibration: HostCalibration) -> LockedCalibration:
     )
 
 
+def calibration_id(protocol_id: str) -> str:
+    """Return the id of the A/A protocol of a protocol."""
+    return protocol_id[: 64 - len(SUFFIX)].rstrip("-_.") + SUFFIX
+
+
 def calibration_protocol(loaded: LoadedProtocol, *, loads: int, is_relinked: bool) -> LoadedProtocol:
     """Return the A/A protocol of a protocol: its baseline against itself, or against a relink of the same objects.
 
@@ -145,7 +150,7 @@ def calibration_protocol(loaded: LoadedProtocol, *, loads: int, is_relinked: boo
     before = len(expand_schedule(protocol.schedule))
     minutes = math.ceil(protocol.limits.campaign_min * (loads + 1) / before)
     value |= {
-        "id": protocol.id[: 64 - len(SUFFIX)].rstrip("-_.") + SUFFIX,
+        "id": calibration_id(protocol.id),
         "title": f"A/A loads of {protocol.id}"[:200],
         "claim": "screen",
         "purpose": "Calibrates the noise of a fresh load on this host: both arms are the same engine.",

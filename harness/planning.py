@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from engine.cache import cache_folder
-from harness.calibrations import calibrations_in, find, with_calibrations
+from harness.calibrations import calibration_id, calibrations_in, find, with_calibrations
 from harness.console import Console, table
 from harness.preflight import inspect_host
 from harness.preparation import prepare
@@ -45,8 +45,10 @@ def experience(store_root: Path, protocol_id: str) -> Experience:
     if not (store_root / LEDGER).is_file():
         return Experience(load_s=None, noise_pct=None)
     with Store.open(store_root, read_only=True) as store:
-        names = {one.campaign_id for one in store.campaigns() if one.protocol_id == protocol_id}
-        seconds = list(_load_seconds(store.entries(), names))
+        campaigns = store.campaigns()
+        names = {one.campaign_id for one in campaigns if one.protocol_id == protocol_id}
+        alike = {one.campaign_id for one in campaigns if one.protocol_id == calibration_id(protocol_id)}
+        seconds = list(_load_seconds(store.entries(), names | alike))
         noises = [noise for name in names for noise in _noises(store, name)]
     return Experience(
         load_s=statistics.median(seconds) if seconds else None,

@@ -77,7 +77,7 @@ def store_series(root: Path, campaign: str) -> list[Series]:
             calibration = find(protocol, gate.workload, gate.metric, known).calibration
             loads = points[-1].df + 3
             band = None if calibration is None else aa_band(calibration.sigma, calibration.df, math.sqrt(4 / loads))
-            relink = 0.0 if calibration is None else abs(calibration.relink_change or 0.0)
+            relink = 0.0 if calibration is None else calibration.relink_least
             title = f"{gate.metric.replace('_', ' ')} of {gate.workload}"
             found.append(Series(title=title, question=question, trend=find_trend(points, band=band, relink=relink)))
     if not found:

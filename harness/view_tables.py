@@ -15,10 +15,11 @@ def show_view(console: Console, campaign_id: str, found: Sequence[Distribution])
         console.show("no measured request was answered")
         return
     columns = ("workload", "measure", "arm", "loads", "requests", "values", "least", *(f"p{p}" for p in PERCENTILES))
+    meanings = ", ".join(f"{name.upper()}: {words}" for name, words in MEASURES.items())
     rows = [
         (
             one.workload,
-            f"{one.measure.upper()} ({MEASURES[one.measure]})",
+            one.measure.upper(),
             one.arm,
             str(one.loads),
             str(one.requests),
@@ -28,4 +29,8 @@ def show_view(console: Console, campaign_id: str, found: Sequence[Distribution])
         )
         for one in found
     ]
-    console.show(table((*columns, "most", "of the spread between loads"), rows))
+    console.show(
+        table((*columns, "most", "between loads"), rows),
+        "",
+        f"{meanings}. `between loads`: share of the spread that lies between loads, which more requests never shrink.",
+    )

@@ -7,6 +7,7 @@ no noise of a load, but what a mere relink can do; it is fitted, left out of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from protocols.canonical import JsonValue, parse_real, real_text
 from protocols.errors import EvidenceError
 from protocols.measurements import Arm
 from protocols.schema import Protocol, Workload
-from protocols.stats import Observation, fit_loss, log_trend_noise
+from protocols.stats import Observation, fit_loss, log_trend_noise, t_quantile
 from protocols.vocabulary import Metric
 
 LEAST_LOADS = 10
@@ -71,6 +72,18 @@ class HostCalibration:
     expires_utc: str
     campaign: str
     receipt_sha256: str = ""
+
+    @property
+    def relink_error(self) -> float:
+        """Standard error of `relink_change`: A/A' loads stand in mirrored blocks."""
+        return self.sigma * math.sqrt(4 / self.loads)
+
+    @property
+    def relink_least(self) -> float:
+        """What a relink changes ln(rate) by at least, with 95 % confidence; 0 where nothing is shown."""
+        if self.relink_change is None:
+            return 0.0
+        return max(0.0, abs(self.relink_change) - t_quantile(0.975, self.df) * self.relink_error)
 
     def payload(self) -> dict[str, JsonValue]:
         """Return the calibration as it is recorded: real numbers as text."""

@@ -48,6 +48,7 @@ def test_aa_loads_calibrate_a_host_and_one_block_then_qualifies(world: Any) -> N
 
     planned = world.run("plan", path, "--store", world.store, "--json")
     assert planned.code == 0, planned.err
+    assert planned.json()["estimated_s"] > 0, "the A/A loads say how long a load takes"
     assert planned.json()["noise"]["generation-loss"]["source"] == "calibrated"
     assert planned.json()["can_qualify"]
 

@@ -75,6 +75,14 @@ def test_the_change_by_a_relink_is_fitted_and_is_no_noise() -> None:
     assert noise_of_loads(seen, is_relinked=False)[0] > 5 * sigma
 
 
+def test_a_relink_changes_only_what_its_error_does_not_explain(calibration: HostCalibration) -> None:
+    assert calibration.relink_least == 0.0
+    clear = replace(calibration, relink_change=-0.1)
+    assert clear.relink_error == pytest.approx(0.0123 * math.sqrt(1 / 3))
+    assert clear.relink_least == pytest.approx(0.1 - 2.2281389 * clear.relink_error, rel=1e-6)
+    assert replace(calibration, relink_change=0.01).relink_least == 0.0
+
+
 def test_too_few_loads_make_no_calibration() -> None:
     with pytest.raises(ValueError, match="10 loads or more"):
         noise_of_loads(observe([0.0] * 8, "ACCA" * 2), is_relinked=False)
