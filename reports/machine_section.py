@@ -133,7 +133,7 @@ def anomaly_lines(facts: Facts) -> Iterator[str]:
             where = f" in {first.phase} of {first.workload}" if first.phase else ""
             why = f", cause: {cause}" if cause else ""
             yield (
-                f"{load.label}: {kind}{where}, {len(found)} times, first {style.decimal_seconds(first.start_s)} after "
+                f"{load.label}: {kind}{where}, {style.times(len(found))}, first {style.decimal_seconds(first.start_s)} after "
                 f"sampling began, {name} {style.count(first.value)}{why}"
             )
 
