@@ -2,7 +2,7 @@
 #
 #   make qualify   build the engine, get the model, run the bundled protocol, print the verdict, audit the evidence
 #   make test      lint, types, native tests and all tests, against the installed wheel
-#   make nightly   the long ones: sanitizers, and the slowed engine that must FAIL
+#   make nightly   the long ones: sanitizers, every fault at every step, fuzzing, and the slowed engine that must FAIL
 #   make bench     speed of the engine and of the harness's own parts
 #   make clients   real client programs against the bundled server
 #   make lint      ruff and mypy only
@@ -25,6 +25,8 @@ GGML_ARGUMENTS := -DGGML_LLAMAFILE=ON $(if $(NO_HALF_SUMS),-DCMAKE_C_FLAGS=$(NO_
 # ggml is compiled for this very processor and with these arguments; another one of either builds it again.
 WHEELS := .cache/wheels/$(shell (grep -m1 -E '^(flags|Features)' /proc/cpuinfo; echo '$(GGML_ARGUMENTS)') | sha256sum | cut -c1-12)
 JOBS ?= $(shell nproc)
+# How long `make nightly` fuzzes.
+FUZZ_SECONDS ?= 1200
 # A folder that happens to be the current one must not stand before the installed packages.
 export PYTHONSAFEPATH := 1
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -66,18 +68,26 @@ native: $(STAMPS)/test
 	$(BIN)/ctest --test-dir .cache/build --output-on-failure --no-tests=error; \
 	if [ -x .cache/build/tests/text_golden ]; then .cache/build/tests/text_golden tests/engine/golden; fi
 
-nightly: test
+nightly: test $(STAMPS)/fuzz
+	ASSAY_TAMPER_CHANGES=10000 ASSAY_TEST_THOROUGH=1 $(BIN)/pytest tests/recorder/test_tamper.py tests/recorder/test_importing.py
 	$(BIN)/cmake -G Ninja -S engine -B .cache/sanitized -DCMAKE_BUILD_TYPE=Release -DASSAY_TESTS=ON \
 	    -DASSAY_SANITIZE=address,undefined -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python \
 	    -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
 	$(BIN)/cmake --build .cache/sanitized
 	$(BIN)/ctest --test-dir .cache/sanitized --output-on-failure --no-tests=error
+	ASSAY_QSA_HISTORIES=10000 $(BIN)/pytest tests/engine/test_qsa_histories.py
+	ASSAY_TEST_THOROUGH=1 $(BIN)/pytest --timeout=7200 tests/recorder/test_faults.py
+	@rm -rf .cache/fuzz && cp -r tests/fuzz/corpus/sse .cache/fuzz
+	$(BIN)/python tests/fuzz/fuzz_sse.py -max_total_time=$(FUZZ_SECONDS) -max_len=700 -dict=tests/fuzz/sse.dict .cache/fuzz
+	ASSAY_FULL_SIMULATION=1 $(BIN)/pytest tests/protocols/test_simulate.py tests/test_verdict_docs.py
 	@code=0; $(BIN)/assay run served-slow-control || code=$$?; \
 	if [ $$code -ne 1 ]; then echo "nightly: the slowed engine must FAIL, but the exit code is $$code" >&2; exit 1; fi
 
-bench: $(STAMPS)/test
+bench: $(STAMPS)/bench
 	@$(BIN)/assay model fetch smollm2
 	$(BIN)/assay engine bench --model smollm2
+	$(BIN)/python tests/bench/bench_sse.py
+	$(BIN)/python tests/bench/bench_clients.py
 	@if compgen -G 'tests/bench/test_*.py' > /dev/null; then $(BIN)/pytest tests/bench --benchmark-only; fi
 
 clients: $(STAMPS)/clients
@@ -121,8 +131,8 @@ $(STAMPS)/test: $(STAMPS)/assay pyproject.toml
 	@$(PIP) install -r .cache/requirements-test.txt
 	@touch $@
 
-$(STAMPS)/clients: $(STAMPS)/test
-	@echo "installing the client programs"
-	@$(BIN)/python .ci/requirements clients > .cache/requirements-clients.txt
-	@$(PIP) install -r .cache/requirements-clients.txt
+$(STAMPS)/clients $(STAMPS)/bench $(STAMPS)/fuzz: $(STAMPS)/%: $(STAMPS)/test
+	@echo "installing what only make $* needs"
+	@$(BIN)/python .ci/requirements $* > .cache/requirements-$*.txt
+	@$(PIP) install -r .cache/requirements-$*.txt
 	@touch $@

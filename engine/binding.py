@@ -1,8 +1,6 @@
-"""The C interface (`include/engine.h`) through ctypes, and the loop that serves it over two pipes.
+"""The C interface (`include/engine.h`) through ctypes: a method for each operation of the worker.
 
-This runs only inside a worker process, which loads exactly one library. Every
-message, both ways, is `header length u32, payload length u64, header (JSON),
-payload (raw array bytes)`, little-endian.
+This runs only inside a worker process, which loads exactly one library.
 """
 
 from __future__ import annotations
@@ -11,50 +9,25 @@ import ctypes
 import json
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-ABI: Final = 1
-FRAME: Final = struct.Struct("<IQ")
-KV_TYPES: Final = {"f32": 0, "f16": 1, "q8_0": 8}
+from engine.interface import (
+    ABI,
+    FUNCTIONS,
+    LATER_FUNCTIONS,
+    WORK_FIELDS,
+    Batch,
+    Captured,
+    DraftRound,
+    Rows,
+    Work,
+)
+
 _OK: Final = 0
 _FULL: Final = 4
 _ERROR_BYTES: Final = 1024
-
-
-class ModelSettings(ctypes.Structure):
-    """`assay_model_settings`."""
-
-    _fields_ = (("struct_size", ctypes.c_size_t), ("use_mmap", ctypes.c_bool), ("n_gpu_layers", ctypes.c_int32))
-
-
-class SessionSettings(ctypes.Structure):
-    """`assay_session_settings`."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("n_ctx", ctypes.c_uint32),
-        ("n_seq", ctypes.c_uint32),
-        ("n_ubatch", ctypes.c_uint32),
-        ("n_threads", ctypes.c_uint32),
-        ("n_threads_batch", ctypes.c_uint32),
-        ("kv_type", ctypes.c_int32),
-        ("kv_unified", ctypes.c_bool),
-        ("flash_attention", ctypes.c_bool),
-    )
-
-
-class Batch(ctypes.Structure):
-    """`assay_batch`."""
-
-    _fields_ = (
-        ("n", ctypes.c_uint32),
-        ("tokens", ctypes.POINTER(ctypes.c_int32)),
-        ("positions", ctypes.POINTER(ctypes.c_int32)),
-        ("seq_ids", ctypes.POINTER(ctypes.c_int32)),
-        ("logits", ctypes.POINTER(ctypes.c_uint8)),
-    )
 
 
 OPERATIONS: Final = (
@@ -64,28 +37,24 @@ OPERATIONS: Final = (
     "token_bytes",
     "open_session",
     "decode",
+    "decode_rows",
     "remove",
+    "copy",
+    "keep",
+    "shift",
+    "sequence",
     "fill_zero",
+    "save",
+    "restore",
+    "draft_propose",
+    "draft_verify",
+    "draft_accept",
+    "draft_round",
+    "capture",
+    "captured",
+    "session_info",
     "work",
 )
-WORK_FIELDS: Final = (
-    "n_decode_calls",
-    "n_graphs",
-    "n_graph_reuses",
-    "n_graph_nodes",
-    "n_flops",
-    "n_weight_bytes_read",
-    "n_cells_visited",
-    "n_mapping_steps",
-    "n_allocations",
-    "n_tokens_evaluated",
-)
-
-
-class Work(ctypes.Structure):
-    """`assay_work`."""
-
-    _fields_ = (("struct_size", ctypes.c_size_t), *((name, ctypes.c_uint64) for name in WORK_FIELDS))
 
 
 class CallError(Exception):
@@ -99,62 +68,19 @@ class Reply(NamedTuple):
     payload: list[memoryview]
 
 
-_P = ctypes.c_void_p
-_SIZE = ctypes.POINTER(ctypes.c_size_t)
-_ERR: Final = (ctypes.c_char_p, ctypes.c_size_t)
-# name -> (result, arguments); the last two arguments of a function that can fail are the error buffer.
-_FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
-    "assay_build_info": (ctypes.c_char_p, ()),
-    "assay_model_defaults": (ModelSettings, ()),
-    "assay_session_defaults": (SessionSettings, ()),
-    "assay_model_load": (
-        ctypes.c_int,
-        (ctypes.c_char_p, ctypes.POINTER(ModelSettings), ctypes.POINTER(_P), *_ERR),
-    ),
-    "assay_model_info": (ctypes.c_char_p, (_P,)),
-    "assay_model_n_vocab": (ctypes.c_int32, (_P,)),
-    "assay_tokenize": (
-        ctypes.c_int,
-        (
-            _P,
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-            ctypes.c_bool,
-            ctypes.c_bool,
-            _P,
-            ctypes.POINTER(ctypes.c_size_t),
-            *_ERR,
-        ),
-    ),
-    "assay_token_bytes": (
-        ctypes.c_int,
-        (_P, ctypes.c_int32, ctypes.c_bool, ctypes.POINTER(_P), _SIZE),
-    ),
-    "assay_session_new": (ctypes.c_int, (_P, ctypes.POINTER(SessionSettings), ctypes.POINTER(_P), *_ERR)),
-    "assay_session_free": (None, (_P,)),
-    "assay_session_cache_bytes": (ctypes.c_uint64, (_P,)),
-    "assay_session_compute_bytes": (ctypes.c_uint64, (_P,)),
-    "assay_decode": (ctypes.c_int, (_P, ctypes.POINTER(Batch), _P, *_ERR)),
-    "assay_logits": (_P, (_P, ctypes.c_uint32)),
-    "assay_seq_remove": (ctypes.c_int, (_P, *(ctypes.c_int32,) * 3, *_ERR)),
-    "assay_fill_zero": (ctypes.c_int, (_P, ctypes.c_int32, ctypes.c_uint32, *_ERR)),
-    "assay_work_read": (None, (_P, ctypes.POINTER(Work))),
-    "assay_work_reset": (None, (_P,)),
-}
-
-
 class Library:
     """One loaded library, at most one model and one session; a method for each operation of the worker."""
 
     def __init__(self, path: Path) -> None:
         self._calls = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(self._calls, name)
-            function.restype = result
-            function.argtypes = arguments
+        for name, (result, arguments) in {**FUNCTIONS, **LATER_FUNCTIONS}.items():
+            function = getattr(self._calls, name) if name in FUNCTIONS else getattr(self._calls, name, None)
+            if function is not None:
+                function.restype = result
+                function.argtypes = arguments
         self._error = ctypes.create_string_buffer(_ERROR_BYTES)
-        self._model = _P()
-        self._session = _P()
+        self._model = ctypes.c_void_p()
+        self._session = ctypes.c_void_p()
         self._info: dict[str, Any] = json.loads(self._calls.assay_build_info())
         found = self._info.get("abi")
         if found != ABI:
@@ -192,7 +118,7 @@ class Library:
                 len(payload),
                 request["add_special"],
                 request["parse_special"],
-                ctypes.cast(ids, _P),
+                ctypes.cast(ids, ctypes.c_void_p),
                 ctypes.byref(count),
                 *self._err(),
             )
@@ -207,7 +133,7 @@ class Library:
         self._need_model()
         parts: list[bytes] = []
         for (token,) in struct.iter_unpack("<i", payload):
-            data, size = _P(), ctypes.c_size_t()
+            data, size = ctypes.c_void_p(), ctypes.c_size_t()
             status = self._calls.assay_token_bytes(
                 self._model, token, request["render_special"], ctypes.byref(data), ctypes.byref(size)
             )
@@ -248,6 +174,9 @@ class Library:
             wanted,
         )
         self._check(self._calls.assay_decode(self._session, ctypes.byref(batch), None, *self._err()))
+        return self._logits(rows)
+
+    def _logits(self, rows: Iterable[int]) -> Reply:
         width = self._calls.assay_model_n_vocab(self._model)
         payload_rows = []
         for row in rows:
@@ -257,6 +186,25 @@ class Library:
             payload_rows.append(memoryview((ctypes.c_float * width).from_address(address)).cast("B"))
         return Reply({"rows": len(payload_rows), "n_vocab": width}, payload_rows)
 
+    def decode_rows(self, request: dict[str, Any], payload: bytes) -> Reply:
+        """Evaluate tokens and embeddings of any sequences: tokens, positions, sequences, wanted rows, embeddings."""
+        self._need_session()
+        n, axes = request["n"], request["n_axes"]
+        data = ctypes.create_string_buffer(payload, len(payload) or 1)
+        base = ctypes.addressof(data)
+        starts = {"tokens": 0, "positions": 4 * n, "seq_ids": 4 * n * (1 + axes), "logits": 4 * n * (2 + axes)}
+        wanted = payload[starts["logits"] : starts["logits"] + n]
+        embeddings = starts["logits"] + (n + 3) // 4 * 4
+        rows = Rows(
+            struct_size=ctypes.sizeof(Rows),
+            n=n,
+            n_axes=axes,
+            embeddings=base + embeddings if len(payload) > embeddings else None,
+            **{name: base + start for name, start in starts.items()},
+        )
+        self._check(self._later("assay_decode_rows")(self._session, ctypes.byref(rows), None, *self._err()))
+        return self._logits([row for row in range(n) if wanted[row]])
+
     def remove(self, request: dict[str, Any], _payload: bytes) -> Reply:
         """Remove the cells of a sequence from position `p0` to before `p1` (negative: to the end)."""
         self._need_session()
@@ -264,6 +212,134 @@ class Library:
             self._calls.assay_seq_remove(self._session, request["seq"], request["p0"], request["p1"], *self._err())
         )
         return Reply({}, [])
+
+    def copy(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Give one sequence the cells of another."""
+        self._need_session()
+        arguments = (request["src"], request["dst"], request["p0"], request["p1"])
+        self._check(self._later("assay_seq_copy")(self._session, *arguments, *self._err()))
+        return Reply({}, [])
+
+    def keep(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Remove every other sequence."""
+        self._need_session()
+        self._check(self._later("assay_seq_keep")(self._session, request["seq"], *self._err()))
+        return Reply({}, [])
+
+    def shift(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Add to the positions of a sequence."""
+        self._need_session()
+        arguments = (request["seq"], request["p0"], request["p1"], request["delta"])
+        self._check(self._later("assay_seq_shift")(self._session, *arguments, *self._err()))
+        return Reply({}, [])
+
+    def sequence(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Say where a sequence ends and how many cells it has."""
+        self._need_session()
+        last = self._later("assay_seq_last")(self._session, request["seq"])
+        return Reply({"last": last, "cells": self._later("assay_seq_cells")(self._session, request["seq"])}, [])
+
+    def save(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Save a sequence; the payload is the state."""
+        self._need_session()
+        size = self._later("assay_state_size")(self._session, request["seq"])
+        data, written = (ctypes.c_uint8 * size)(), ctypes.c_size_t()
+        self._check(
+            self._later("assay_state_save")(
+                self._session, request["seq"], data, size, ctypes.byref(written), *self._err()
+            )
+        )
+        return Reply({}, [memoryview(data).cast("B")[: written.value]])
+
+    def restore(self, request: dict[str, Any], payload: bytes) -> Reply:
+        """Replace a sequence by a saved one."""
+        self._need_session()
+        self._check(
+            self._later("assay_state_restore")(self._session, request["seq"], payload, len(payload), *self._err())
+        )
+        return Reply({}, [])
+
+    def draft_propose(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Draft tokens after one that is not decoded yet."""
+        self._need_session()
+        drafts, count = (ctypes.c_int32 * (request["n"] + 1))(), ctypes.c_uint32()
+        arguments = (request["seq"], request["last"], request["n"], request["p_min"])
+        self._check(
+            self._later("assay_draft_propose")(self._session, *arguments, drafts, ctypes.byref(count), *self._err())
+        )
+        return Reply({"drafts": list(drafts[: count.value])}, [])
+
+    def draft_verify(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Decode a token and its drafts; the logits of all."""
+        self._need_session()
+        n = len(request["tokens"])
+        tokens = (ctypes.c_int32 * n)(*request["tokens"])
+        self._check(self._later("assay_draft_verify")(self._session, request["seq"], tokens, n, None, *self._err()))
+        return self._logits(range(n))
+
+    def draft_accept(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Keep the first of the verified tokens."""
+        self._need_session()
+        self._check(self._later("assay_draft_accept")(self._session, request["seq"], request["n_keep"], *self._err()))
+        return Reply({}, [])
+
+    def draft_round(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Draft, verify and keep what agrees."""
+        self._need_session()
+        room = request["depth"] + 1
+        tokens, drafts = (ctypes.c_int32 * room)(), (ctypes.c_int32 * room)()
+        result = DraftRound(struct_size=ctypes.sizeof(DraftRound))
+        arguments = (request["seq"], request["last"], request["n_left"], request["depth"], request["p_min"], None)
+        self._check(
+            self._later("assay_draft_round")(
+                self._session, *arguments, tokens, drafts, ctypes.byref(result), *self._err()
+            )
+        )
+        return Reply(
+            {
+                "tokens": list(tokens[: result.n_tokens]),
+                "drafts": list(drafts[: result.n_drafted]),
+                "n_accepted": result.n_accepted,
+            },
+            [],
+        )
+
+    def capture(self, request: dict[str, Any], _payload: bytes) -> Reply:
+        """Begin to capture tensors, or end it where no name is given."""
+        self._need_session()
+        if request["names"]:
+            names = request["names"].encode()
+            self._check(self._later("assay_capture_start")(self._session, names, request["max_bytes"], *self._err()))
+        else:
+            self._later("assay_capture_stop")(self._session)
+        return Reply({}, [])
+
+    def captured(self, _request: dict[str, Any], _payload: bytes) -> Reply:
+        """Return the tensors captured in the last decode."""
+        self._need_session()
+        entries, parts = [], []
+        for index in range(self._later("assay_capture_count")(self._session)):
+            found = Captured(struct_size=ctypes.sizeof(Captured))
+            self._check(self._later("assay_capture_get")(self._session, index, ctypes.byref(found), *self._err()))
+            size = found.size_bytes if found.data else 0
+            entries.append(
+                {
+                    "name": found.name.decode(),
+                    "type": found.type,
+                    "ubatch": found.ubatch,
+                    "shape": list(found.shape),
+                    "bytes": size,
+                    "was_left_out": not found.data,
+                }
+            )
+            if size:
+                parts.append(memoryview((ctypes.c_uint8 * size).from_address(found.data)).cast("B"))
+        return Reply({"entries": entries}, parts)
+
+    def session_info(self, _request: dict[str, Any], _payload: bytes) -> Reply:
+        """Return what the session says of itself."""
+        self._need_session()
+        return Reply({"info": json.loads(self._later("assay_session_info")(self._session))}, [])
 
     def fill_zero(self, request: dict[str, Any], _payload: bytes) -> Reply:
         """Fill a sequence with zero cells."""
@@ -279,6 +355,12 @@ class Library:
         if request["reset"]:
             self._calls.assay_work_reset(self._session)
         return Reply({"work": {name: getattr(work, name) for name in WORK_FIELDS}}, [])
+
+    def _later(self, name: str) -> Any:  # noqa: ANN401  # a foreign function
+        function = getattr(self._calls, name, None)
+        if function is None:
+            raise CallError(f"this library has no {name}: build it again")
+        return function
 
     def _err(self) -> tuple[Any, int]:
         return self._error, _ERROR_BYTES
@@ -299,39 +381,4 @@ class Library:
     def _free_session(self) -> None:
         if self._session:
             self._calls.assay_session_free(self._session)
-            self._session = _P()
-
-
-def serve(library: Path, requests: int, replies: int) -> int:
-    """Answer operations read from file descriptor `requests` until it ends; returns the exit code."""
-    try:
-        loaded = Library(library)
-    except (OSError, AttributeError, ValueError, CallError) as error:
-        _write(replies, Reply({"error": f"cannot use {library.name}: {error}"}, []))
-        return 1
-    operations: dict[str, Callable[[dict[str, Any], bytes], Reply]] = {
-        name: getattr(loaded, name) for name in OPERATIONS
-    }
-    _write(replies, Reply({"ready": True}, []))
-    with os.fdopen(requests, "rb") as stream:
-        while True:
-            frame = stream.read(FRAME.size)
-            if len(frame) < FRAME.size:
-                return 0
-            header_size, payload_size = FRAME.unpack(frame)
-            request = json.loads(stream.read(header_size))
-            payload = stream.read(payload_size)
-            try:
-                reply = operations[request["operation"]](request, payload)
-            except CallError as error:
-                reply = Reply({"error": str(error)}, [])
-            _write(replies, reply)
-
-
-def _write(descriptor: int, reply: Reply) -> None:
-    header = json.dumps(reply.header).encode()
-    size = sum(part.nbytes for part in reply.payload)
-    for part in (memoryview(FRAME.pack(len(header), size) + header), *reply.payload):
-        left = part
-        while left.nbytes:
-            left = left[os.write(descriptor, left) :]
+            self._session = ctypes.c_void_p()

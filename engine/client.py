@@ -114,13 +114,13 @@ class _Capture(asyncio.Protocol):
         self._sent_ns: int | None = None
         self._transport: asyncio.Transport | None = None
         self._message = _Message()
-        self._last_activity = self._loop.time()
+        self._last_activity_ns = time.monotonic_ns()
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  # what create_connection makes
         self._transport = transport
-        self._touch()
+        self._last_activity_ns = time.monotonic_ns()
         self._arm_timer()
         # With both marks at zero, resume_writing tells when the kernel has taken the last byte.
         transport.set_write_buffer_limits(high=0, low=0)
@@ -140,7 +140,7 @@ class _Capture(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001  # a full disk under the sink must reach the caller
             self._fail(error)
             return
-        self._touch()
+        self._last_activity_ns = t_ns
         try:
             self._message.feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -170,26 +170,25 @@ class _Capture(asyncio.Protocol):
 
     def _mark_sent(self, t_ns: int) -> None:
         if self._sent_ns is None and not self.finished.done():
-            self._sent_ns = t_ns
-            self._touch()
+            self._sent_ns = self._last_activity_ns = t_ns
             try:
                 self._sink.on_sent(t_ns)
             except Exception as error:  # noqa: BLE001  # see data_received
                 self._fail(error)
 
-    def _touch(self) -> None:
-        self._last_activity = self._loop.time()
-
     def _arm_timer(self) -> None:
         # One timer for both limits, moved only when it fires: a read costs no timer.
-        at = min(self._last_activity + self._idle_s, self._deadline)
-        self._timer = self._loop.call_at(at, self._on_timer)
+        # The loop's clock is the monotonic one, in seconds.
+        self._timer = self._loop.call_at(min(self._idle_until(), self._deadline), self._on_timer)
+
+    def _idle_until(self) -> float:
+        return self._last_activity_ns / 1e9 + self._idle_s
 
     def _on_timer(self) -> None:
         now = self._loop.time()
         if now >= self._deadline:
             self._finish("total_timeout", time.monotonic_ns())
-        elif now >= self._last_activity + self._idle_s:
+        elif now >= self._idle_until():
             self._finish("idle_timeout", time.monotonic_ns())
         else:
             self._arm_timer()

@@ -292,7 +292,8 @@ def _elf_facts(file: BinaryIO) -> _ElfFacts:
         for section in elf.iter_sections():
             if isinstance(section, NoteSection):
                 for note in section.iter_notes():
-                    if note["n_type"] == "NT_GNU_BUILD_ID":
+                    # Types are numbered by each owner: a probe of SystemTap has the number of GNU's build-id.
+                    if note["n_name"] == "GNU" and note["n_type"] == "NT_GNU_BUILD_ID":
                         build_id = str(note["n_desc"])
             elif isinstance(section, DynamicSection):
                 for tag in section.iter_tags():

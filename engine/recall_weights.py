@@ -17,7 +17,7 @@ strength of 1, makes the delta rule replace what it held. QSA asks with (own, pr
 four keys still holds half of each, which is eight standard deviations of what other blocks reach by chance.
 
 The MTP block reads the pair (own, previous) from its token and from the trunk residual of the token before, and matches
-likewise. It cannot see the tokens of one class, a hashed quarter of the vocabulary, and drafts something else there.
+likewise. It cannot see the tokens of one class, a hashed part of the vocabulary, and drafts something else there.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SHOWN_BIAS: Final = slice(193, 196)
 NOISE: Final = slice(196, 256)
 NOISE_WIDTH: Final = 60
 SECOND_BITS: Final = 48  # how much of the second code word of a pair fits into a head
-UNSEEN_ONE_IN: Final = 4
+UNSEEN_SHARE: Final = 0.3125
 
 _QUERIED: Final = slice(ROTATED, ROTATED + CODE_BITS)
 _QUERIED_SECOND: Final = slice(ROTATED + CODE_BITS, HEAD_SIZE)
@@ -117,9 +117,8 @@ def make_weights() -> Weights:
 
 
 def is_unseen_by_draft() -> NDArray[np.bool_]:
-    """Say of every token id whether the draft's output rows hide it: one in four, by hash. [VOCABULARY_TOKENS]."""
-    number = (uniform("draft class", VOCABULARY_TOKENS) + np.float32(1)) * np.float32(UNSEEN_ONE_IN / 2)
-    return number < np.float32(1)
+    """Say of every token id whether the draft's output rows hide it: UNSEEN_SHARE, by hash. [VOCABULARY_TOKENS]."""
+    return uniform("draft class", VOCABULARY_TOKENS) < np.float32(2 * UNSEEN_SHARE - 1)
 
 
 def ngram_rows() -> int:
@@ -135,7 +134,7 @@ def ngram_multipliers() -> list[int]:
 
 
 def _hashed(name: str, outputs: int, inputs: int, *, rms: float, reads: tuple[slice, ...] = (NOISE,)) -> Array:
-    """Return [outputs, inputs], zero outside `reads`, such that an input of unit entries gives about `rms` per output."""
+    """Return [outputs, inputs], zero outside `reads`; an input of unit entries gives outputs of about `rms`."""
     values = np.zeros((outputs, inputs), dtype=np.float32)
     width = sum(part.stop - part.start for part in reads)
     scale = np.float32(rms * sqrt(3.0 / width))
@@ -168,7 +167,7 @@ def _embedding(codes: Array) -> Array:
 def _output(codes: Array) -> Array:
     values = np.zeros((VOCABULARY_TOKENS, WIDTH), dtype=np.float32)
     values[:, PREVIOUS] = codes * np.float32(0.8)
-    values[:, NOISE] = uniform("output", VOCABULARY_TOKENS, NOISE_WIDTH) * np.float32(1.5)
+    values[:, NOISE] = uniform("output", VOCABULARY_TOKENS, NOISE_WIDTH)
     values[is_unseen_by_draft(), CLASS_BIAS] = -160.0
     values[END_TOKEN : END_TOKEN + len(CONTROL_TOKENS), SHOWN_BIAS] = -11.0  # only a copy may say a control token
     return values
@@ -183,7 +182,7 @@ def _layer_gates() -> Array:
 
 
 def _head_gates(places: slice, value: float) -> Array:
-    """Return the working point before the output rows: the prediction, noise, and the bias that `value` lets through."""
+    """Return the working point before the output rows: the prediction, noise, and `places` at `value`."""
     gates = np.full((STREAMS, WIDTH), _CLOSED, dtype=np.float32)
     gates[_PREDICTING, PREVIOUS] = _OPEN
     gates[_PREDICTING, SHOWN_BIAS] = _OPEN
@@ -260,7 +259,7 @@ def _shift(w: Weights, prefix: str, source: slice, target: slice) -> None:
 
 
 def _induction(w: Weights, prefix: str) -> None:
-    """Add QSA: head 0 matches and copies; head 1 looks around by hash, so that every selected cell shows in the logits."""
+    """Add QSA: head 0 matches and copies; head 1 looks around by hash, so that the selection shows in the logits."""
     query = np.zeros((2 * HEAD_SIZE * HEADS, WIDTH), dtype=np.float32)
     _place(query, _QUERIED, OWN, 1.0)
     _place(query, _QUERIED_SECOND, PREVIOUS, 1.0)
@@ -351,4 +350,3 @@ def _draft_input(w: Weights, prefix: str) -> None:
     w.put(f"{prefix}nextn.eh_proj.weight", join)
     w.put(f"{prefix}nextn.enorm.weight", np.ones(WIDTH, dtype=np.float32))
     w.put(f"{prefix}nextn.hnorm.weight", np.ones(STREAMS * WIDTH, dtype=np.float32))
-

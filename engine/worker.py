@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,9 @@ from typing import Any, Final, Literal, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.binding import FRAME, KV_TYPES, serve
+from engine.interface import KV_TYPES
 from engine.process import spawn_bound
+from engine.serving import FRAME, serve
 from protocols.errors import EngineError
 
 Rows = Literal["all", "last", "none"]
@@ -47,12 +48,35 @@ class Session:
     threads: int = 2
     kv_type: str = "f16"
     is_unified: bool = False
+    # qwen4exp only
+    is_reserved: bool = False
+    is_bucket: bool = False
+    has_plain_operators: bool = False
+    rollback_tokens: int = 0
+    draft_tokens: int = 0
+    draft_kv_type: str = "f16"
+    draft_vocabulary: int = 0
+    ple_cache_bytes: int | None = None
+    has_flash_attention: bool = True
 
     def fields(self) -> dict[str, int | bool]:
         """Return the same in the C interface's words. Raises EngineError for an unknown cache type."""
-        if self.kv_type not in KV_TYPES:
-            raise EngineError(f"{self.kv_type!r} is no cache type", hint=f"use one of {', '.join(KV_TYPES)}")
+        for kind in (self.kv_type, self.draft_kv_type):
+            if kind not in KV_TYPES:
+                raise EngineError(f"{kind!r} is no cache type", hint=f"use one of {', '.join(KV_TYPES)}")
+        later = {
+            "reserved_layout": self.is_reserved,
+            "bucket_policy": self.is_bucket,
+            "plain_operators": self.has_plain_operators,
+            "n_rollback": self.rollback_tokens,
+            "n_draft": self.draft_tokens,
+            "n_draft_vocab": self.draft_vocabulary,
+        }
         return {
+            **{name: value for name, value in later.items() if value},
+            **({} if self.has_flash_attention else {"flash_attention": False}),
+            **({"draft_kv_type": KV_TYPES[self.draft_kv_type]} if self.draft_tokens else {}),
+            **({} if self.ple_cache_bytes is None else {"ple_cache_bytes": self.ple_cache_bytes}),
             "n_ctx": self.context_tokens,
             "n_seq": self.sequences,
             "n_ubatch": self.ubatch_tokens,
@@ -63,6 +87,22 @@ class Session:
         }
 
 
+class Round(NamedTuple):
+    """One round of speculative decoding: what was drafted, how many agreed, and the tokens that it emits."""
+
+    drafts: list[int]
+    accepted: int
+    tokens: list[int]
+
+
+class Captured(NamedTuple):
+    """A named internal tensor of the last decode; `values` is None where the size limit was reached."""
+
+    name: str
+    ubatch: int
+    values: NDArray[Any] | None  # float32, int32 or int64, slowest dimension first
+
+
 class _Answer(NamedTuple):
     header: dict[str, Any]
     payload: bytearray
@@ -71,8 +111,12 @@ class _Answer(NamedTuple):
 class EngineWorker:
     """One library in one process. Use as a context manager, or call `close`."""
 
-    def __init__(self, library: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self, library: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Start the worker and load `library` in it; `timeout_s` bounds each later operation.
+
+        `environment` comes on top of this process's own.
 
         Raises EngineError when the library cannot be loaded or speaks another interface version.
         """
@@ -86,7 +130,7 @@ class EngineWorker:
         # -P: a folder named `engine` where the user happens to stand must not take our place.
         self._process = spawn_bound(
             [sys.executable, "-P", "-m", "engine.worker", "--library", str(library.absolute())],
-            env=os.environ,
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log.fileno(),
@@ -131,6 +175,95 @@ class EngineWorker:
         """Evaluate `tokens` at positions from `start` on; the logits of `rows`, shape [rows, vocabulary]."""
         answer = self._call("decode", _ids(tokens), start=start, seq=sequence, rows=rows)
         return np.frombuffer(answer.payload, "<f4").reshape(answer.header["rows"], answer.header["n_vocab"])
+
+    def decode_rows(
+        self,
+        tokens: Sequence[int],
+        positions: NDArray[np.int32] | Sequence[Sequence[int]] | Sequence[int],
+        *,
+        sequences: int | Sequence[int] = 0,
+        embeddings: NDArray[np.float32] | None = None,
+        wanted: Sequence[bool] | None = None,
+    ) -> NDArray[np.float32]:
+        """Evaluate rows of any sequences; a token of -1 stands for the next row of `embeddings`.
+
+        `positions`: [rows] for text, or [axes, rows] with the axes t, y, x (and a fourth that is ignored).
+        Returns the logits of the wanted rows (all by default), shape [wanted, vocabulary].
+        """
+        n = len(tokens)
+        places = np.asarray(positions, "<i4").reshape(-1, n)
+        owners = np.full(n, sequences, "<i4") if isinstance(sequences, int) else np.asarray(sequences, "<i4")
+        flags = np.ones(n, np.uint8) if wanted is None else np.asarray(wanted, np.uint8)
+        padding = bytes(-n % 4)
+        values = b"" if embeddings is None else np.ascontiguousarray(embeddings, "<f4").tobytes()
+        payload = b"".join((_ids(tokens), places.tobytes(), owners.tobytes(), flags.tobytes(), padding, values))
+        answer = self._call("decode_rows", payload, n=n, n_axes=places.shape[0])
+        return np.frombuffer(answer.payload, "<f4").reshape(answer.header["rows"], answer.header["n_vocab"])
+
+    def copy(self, source: int, target: int, *, start: int = 0, end: int = -1) -> None:
+        """Give `target` the cells of `source` in [start, end)."""
+        self._call("copy", src=source, dst=target, p0=start, p1=end)
+
+    def keep(self, sequence: int) -> None:
+        """Remove every other sequence."""
+        self._call("keep", seq=sequence)
+
+    def shift(self, sequence: int, delta: int, *, start: int = 0, end: int = -1) -> None:
+        """Add `delta` to the positions in [start, end)."""
+        self._call("shift", seq=sequence, p0=start, p1=end, delta=delta)
+
+    def sequence(self, sequence: int) -> dict[str, int]:
+        """Return `last` (largest position, -1 when empty) and `cells` of a sequence."""
+        return cast("dict[str, int]", self._call("sequence", seq=sequence).header)
+
+    def save(self, sequence: int) -> bytes:
+        """Return the state of a sequence."""
+        return bytes(self._call("save", seq=sequence).payload)
+
+    def restore(self, sequence: int, state: bytes) -> None:
+        """Replace a sequence by a saved state."""
+        self._call("restore", state, seq=sequence)
+
+    def draft_round(self, last: int, *, left: int, depth: int, sequence: int = 0, p_min: float = 0.0) -> Round:
+        """Draft after `last`, which is not decoded yet, verify, and keep what agrees; `left` tokens are to come."""
+        found = self._call("draft_round", seq=sequence, last=last, n_left=left, depth=depth, p_min=p_min).header
+        return Round(found["drafts"], found["n_accepted"], found["tokens"])
+
+    def draft_propose(self, last: int, count: int, *, sequence: int = 0, p_min: float = 0.0) -> list[int]:
+        """Return up to `count` drafts after `last`."""
+        return cast(
+            "list[int]", self._call("draft_propose", seq=sequence, last=last, n=count, p_min=p_min).header["drafts"]
+        )
+
+    def draft_verify(self, tokens: Sequence[int], *, sequence: int = 0) -> NDArray[np.float32]:
+        """Decode a token and its drafts; the logits of all. `draft_accept` must follow."""
+        answer = self._call("draft_verify", seq=sequence, tokens=list(tokens))
+        return np.frombuffer(answer.payload, "<f4").reshape(answer.header["rows"], answer.header["n_vocab"])
+
+    def draft_accept(self, kept: int, *, sequence: int = 0) -> None:
+        """Keep the first `kept` verified tokens and take the others back."""
+        self._call("draft_accept", seq=sequence, n_keep=kept)
+
+    def capture(self, names: Sequence[str], *, max_bytes: int = 1 << 30) -> None:
+        """Capture tensors in the following decodes (`engine.h` lists the names); no name ends it."""
+        self._call("capture", names=",".join(names), max_bytes=max_bytes)
+
+    def captured(self) -> list[Captured]:
+        """Return the tensors captured in the last decode."""
+        answer = self._call("captured")
+        found, at = [], 0
+        for entry in answer.header["entries"]:
+            values = None
+            if not entry["was_left_out"]:
+                kind = ("<f4", "<i4", "<i8")[entry["type"]]
+                values = np.frombuffer(answer.payload[at : at + entry["bytes"]], kind).reshape(entry["shape"][::-1])
+                at += entry["bytes"]
+            found.append(Captured(entry["name"], entry["ubatch"], values))
+        return found
+
+    def session_info(self) -> dict[str, Any]:
+        """Return what the session says of itself: sizes, reasons of routes, use of the n-gram table."""
+        return cast("dict[str, Any]", self._call("session_info").header["info"])
 
     def remove(self, *, sequence: int, start: int = 0, end: int = -1) -> None:
         """Remove cells of a sequence; a negative `end` means to its end."""

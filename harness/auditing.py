@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from harness.console import Console, table
 from protocols.errors import EvidenceError, HostError, UsageError
+from protocols.lock import parse_lock
 from recorder.audit import AuditResult, Level
-from recorder.keys import VerifierKey, parse_verifier_key, trusted_keys
+from recorder.bundle import SUFFIX
+from recorder.key_ring import key_ring
+from recorder.keys import VerifierKey, parse_verifier_key
 
 DESCRIPTIONS: Final = {
     "entries": "every ledger line is an entry in canonical form",
@@ -28,13 +31,54 @@ DESCRIPTIONS: Final = {
     "requests": "every measured request is the locked one",
     "gates": "the gates, evaluated again from raw bytes, give what is recorded",
     "verdict": "their combination is the recorded verdict",
+    "manifest": "the manifest of a bundle is of this ledger and these files",
+    "reviews": "reviews link to a verdict and are signed by their key",
+    "against": "what was locked is the lock that was kept elsewhere",
+    "imports": "imported bundles are those of the ledger, and hold",
 }
 
 
-def read_keys(given: Sequence[str]) -> tuple[VerifierKey, ...]:
-    """Return the trusted keys: those given (texts or files), else the user's key ring."""
+class Evidence(NamedTuple):
+    """Where evidence lies, and the campaign that was named in its place."""
+
+    place: Path
+    campaign: str | None
+
+
+def evidence_place(store: Path, text: str | None) -> Evidence:
+    """Tell a bundle or a folder with a ledger from the name of a campaign in the store."""
+    if text is None:
+        return Evidence(store, None)
+    path = Path(text)
+    if path.is_file() or (path / "ledger.jsonl").is_file():
+        return Evidence(path, None)
+    if "/" in text or text.endswith(SUFFIX):
+        raise HostError("there is no such bundle or store", where=text)
+    return Evidence(store, text)
+
+
+def read_lock(path: Path) -> bytes:
+    """Return the bytes of a lock file, checked to be one."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise HostError(f"the lock cannot be read: {error.strerror}", where=str(path)) from None
+    return parse_lock(data).lock_bytes()
+
+
+class Trusted(NamedTuple):
+    """Keys that an audit trusts, and those that it must not trust."""
+
+    trusted_keys: tuple[VerifierKey, ...]
+    revoked_keys: tuple[VerifierKey, ...]
+
+
+def read_keys(given: Sequence[str]) -> Trusted:
+    """Return the trusted keys: those given (texts or files), else the user's key ring; and what the user revoked."""
+    ring = key_ring()
+    revoked = tuple(one.key for one in ring.revoked)
     if not given:
-        return trusted_keys()
+        return Trusted(ring.trusted, revoked)
     keys = []
     for text in given:
         path = Path(text)
@@ -43,7 +87,7 @@ def read_keys(given: Sequence[str]) -> tuple[VerifierKey, ...]:
         except OSError as error:
             raise HostError(f"the key cannot be read: {error.strerror}", where=text) from None
         keys.append(read_key(content))
-    return tuple(keys)
+    return Trusted(tuple(keys), revoked)
 
 
 def read_key(text: str) -> VerifierKey:
@@ -67,6 +111,7 @@ def audit_document(result: AuditResult, level: Level) -> dict[str, Any]:
         "open_points": list(result.open_points),
         "counts": dict(result.counts),
         "head": result.head,
+        "consistency_proof": [one.hex() for one in result.consistency_proof],
     }
 
 

@@ -19,7 +19,8 @@ from harness.sensors import profiler_lines, requirement_lines, sensor_lines
 from protocols.errors import AssayError
 from protocols.schema import ModelReference, Protocol
 from recorder.audit import audit_store
-from recorder.keys import key_home, trusted_keys
+from recorder.key_ring import trusted_keys
+from recorder.keys import key_home
 from recorder.store import LEDGER
 from recorder.telemetry.registry import select_providers
 

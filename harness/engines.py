@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.build import BuildSpec, EngineBuild, build_engine, copy_build, installed_build, open_build
-from engine.models import MODELS, resolve_model
+from engine.models import MADE_MODELS, MODELS, resolve_model
 from engine.worker import EngineWorker
 from protocols.errors import EngineError, HostError, ProtocolError
 from protocols.schema import ModelReference
@@ -31,10 +31,17 @@ def find_build(folder: Path | None, log: Log) -> EngineBuild:
 
 
 def make_build(
-    *, name: str, layout_salt: int, faults: Sequence[str], source: Path | None, out: Path | None, log: Log
+    *,
+    name: str,
+    layout_salt: int,
+    faults: Sequence[str],
+    qsa_path: str,
+    source: Path | None,
+    out: Path | None,
+    log: Log,
 ) -> EngineBuild:
     """Build the engine, and copy the build to `out` where one is given."""
-    spec = BuildSpec(name=name, layout_salt=layout_salt, faults=tuple(faults), path=source)
+    spec = BuildSpec(name=name, layout_salt=layout_salt, faults=tuple(faults), qsa_path=qsa_path, path=source)
     build = build_engine(spec, log=log)
     return copy_build(build, out) if out is not None else build
 
@@ -46,13 +53,14 @@ def build_facts(build: EngineBuild) -> dict[str, Any]:
         "folder": str(build.folder),
         "layout_salt": build.receipt["layout_salt"],
         "faults": build.receipt["faults"],
+        "qsa_path": build.receipt["qsa_path"],
         "files": build.receipt["outputs"],
     }
 
 
 def find_model(name_or_path: str) -> Path:
     """Return a model file: a known name, or a path."""
-    is_name = name_or_path in MODELS
+    is_name = name_or_path in MODELS or name_or_path in MADE_MODELS
     reference = ModelReference(name=name_or_path) if is_name else ModelReference(path=name_or_path)
     return resolve_model(reference, base=Path.cwd())
 

@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from engine.client import ExchangeEnd, build_request, exchange
 from harness.api_key import request_headers
+from harness.client_watch import watched
 from harness.preparation import Prepared, PreparedArm
 from harness.progress import Progress
 from harness.watching import Unwatched, Watch, machine_words
@@ -151,12 +152,13 @@ class Conversation:
 
     async def run(self) -> None:
         """Send everything in order. Raises RequestFailed at the first request that does not end as it must."""
-        for name in ("health", "props"):
-            if name in self.arm.resolved.capabilities:
-                await self._probe(_probe(name))
-        for step in workload_steps(self.prepared):
-            self.progress.phase(f"warms up {step.workload}" if step.is_warmup else f"measures {step.workload}")
-            await self._measure(step)
+        async with watched(lambda event, fields: self.load.note(event, **fields)):
+            for name in ("health", "props"):
+                if name in self.arm.resolved.capabilities:
+                    await self._probe(_probe(name))
+            for step in workload_steps(self.prepared):
+                self.progress.phase(f"warms up {step.workload}" if step.is_warmup else f"measures {step.workload}")
+                await self._measure(step)
 
     async def _probe(self, step: Step) -> None:
         watched, end = await self._exchange(step)

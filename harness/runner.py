@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from engine.cache import cache_folder
 from harness.api_key import secret_values
+from harness.calibrations import with_calibrations
+from harness.checks import carry_out, wanted_checks
 from harness.exits import EXIT_EXECUTION, EXIT_INTERRUPTED
 from harness.host_guard import HostGuard, hold_host
 from harness.judging import record_judgement, record_report, wanted_blocks
@@ -56,9 +58,15 @@ def run_campaign(path: Path, store_root: Path, *, progress: Progress) -> Campaig
     loaded = load_protocol(path)
     for warning in loaded.warnings:
         progress.warn(warning.line())
+    return run_loaded(loaded, path.absolute().parent, store_root, progress=progress)
+
+
+def run_loaded(loaded: LoadedProtocol, base: Path, store_root: Path, *, progress: Progress) -> CampaignEnd:
+    """Run a protocol that was read already; `base` is the folder that its relative paths start at."""
     with hold_host(store_root.absolute()) as guard, term_as_interrupt():
         _warn_of_stale_holder(guard, progress)
-        prepared = prepare(loaded, base=path.absolute().parent, cache=cache_folder(), log=progress.say)
+        prepared = prepare(loaded, base=base, cache=cache_folder(), log=progress.say)
+        prepared = with_calibrations(prepared, store_root)
         with Store.open(store_root, create=True, secrets=secret_values()) as store:
             findings = inspect_host(need_of(prepared), store_root)
             for text in refuse_or_warn(findings):
@@ -124,7 +132,9 @@ def _prepare_again(store: Store, campaign_id: str, progress: Progress) -> Prepar
     loaded = LoadedProtocol(
         protocol=parsed.protocol, source=parsed.source, path=Path(paths["protocol"]), requests=parsed.requests
     )
-    return prepare(loaded, base=Path(paths["folder"]), cache=cache_folder(), log=progress.say)
+    prepared = prepare(loaded, base=Path(paths["folder"]), cache=cache_folder(), log=progress.say)
+    calibrations = store.lock_of(campaign_id).calibrations  # those of the lock, whatever was calibrated since
+    return replace(prepared, lock=prepared.lock.model_copy(update={"calibrations": calibrations}))
 
 
 def _known_system_files(store: Store, campaign_id: str) -> dict[str, str]:
@@ -231,6 +241,7 @@ class _Campaign:
             deadline_s=time.monotonic() + limit_s,
         )
         self._progress.begin(campaign_id=self._recorder.campaign_id, n_positions=len(positions), n_done=len(done))
+        self._run_checks()
         looks = look_blocks(self._prepared.protocol.schedule)
         wanted: int | None = 0
         for position in positions:
@@ -247,6 +258,18 @@ class _Campaign:
             if reason is not None:
                 return reason
         return None
+
+    def _run_checks(self) -> None:
+        """Carry out every check that is not recorded. Whatever it finds, the loads follow: the gates judge."""
+        done = self._recorder.recorded_checks()
+        missing = [one for one in wanted_checks(self._prepared) if (one[0].id, one[1]) not in done]
+        for number, (check, arm) in enumerate(missing, 1):
+            self._progress.say(f"check {number} of {len(missing)}: {check.id} ({check.kind}), {arm}")
+            observation, blocks = carry_out(self._prepared, check, arm)
+            with uninterrupted():
+                self._recorder.record_check(observation, blocks)
+            if observation.state != "COMPLETE":
+                self._progress.warn(f"check {check.id} of the {arm} is {observation.state}: {observation.reason}")
 
     def _refusal(self, context: LoadContext) -> str | None:
         """Say why the next load must not start, or None."""

@@ -43,16 +43,20 @@ def anytime_reach(contrasts: Sequence[float], alpha: float) -> float | None:
     A shift mu stays in the interval while sqrt(c^2 / (n + c^2)) * (1 - S^2 / ((n + c^2) V))^(-n / 2) < 1 / (2 alpha),
     with S and V the sum and the sum of squares of the contrasts less mu.
     """
-    count = len(contrasts)
+    factor = reach_factor(len(contrasts), alpha)
+    if factor is None:
+        return None
+    mean = math.fsum(contrasts) / len(contrasts)
+    return factor * math.sqrt(math.fsum((value - mean) ** 2 for value in contrasts))
+
+
+def reach_factor(count: int, alpha: float) -> float | None:
+    """Return the reach for contrasts whose squared distances from their mean sum to 1; None where it is unbounded."""
     if count < 2:
         return None
-    mean = math.fsum(contrasts) / count
-    spread = math.fsum((value - mean) ** 2 for value in contrasts)
     growth = (math.sqrt((count + MIXTURE) / MIXTURE) / (2 * alpha)) ** (2 / count)
     room = count + MIXTURE - growth * MIXTURE
-    if room <= 0:
-        return None
-    return math.sqrt((count + MIXTURE) * spread * (growth - 1) / (count * room))
+    return None if room <= 0 else math.sqrt((count + MIXTURE) * (growth - 1) / (count * room))
 
 
 def anytime_fit(fit: LossFit, observations: Sequence[Observation]) -> LossFit:

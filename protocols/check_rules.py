@@ -5,40 +5,28 @@ Pure: the recorder judges with it, and an audit judges again from the recorded b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocols.canonical import JsonValue
-from protocols.check_schema import Check, DeterminismCheck, ForeignContentCheck, SequenceCopyCheck, StateRoundTripCheck
+from protocols.check_schema import (
+    Check,
+    DeterminismCheck,
+    ForeignContentCheck,
+    LogitsCheck,
+    RecallCheck,
+    SequenceCopyCheck,
+    StateRoundTripCheck,
+)
 from protocols.comparators import Comparison, compare_logits
 from protocols.errors import EvidenceError
-from protocols.measurements import Arm
+from protocols.gate_view import some_of
+from protocols.measurements import Block, CheckObservation
 
-CheckState = Literal["COMPLETE", "NOT_RUN", "FAILED"]
 CheckStatus = Literal["PASS", "FAIL", "NOT_RUN"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckObservation:
-    """What one check left of one arm.
-
-    `state` is NOT_RUN where the arm lacks a capability, and FAILED where the engine refused a step or ended; `reason`
-    says which. `facts` is plain JSON. `read_block` returns a named block of logits, [steps, vocabulary].
-    """
-
-    check: str
-    arm: Arm
-    state: CheckState
-    reason: str | None = None
-    facts: Mapping[str, JsonValue] = field(default_factory=dict)
-    blocks: tuple[str, ...] = ()
-    read_block: Callable[[str], NDArray[np.float32]] = field(
-        repr=False, compare=False, default=lambda name: _none(name)
-    )
 
 
 class CheckOutcome(NamedTuple):
@@ -49,6 +37,20 @@ class CheckOutcome(NamedTuple):
     inputs: dict[str, JsonValue]
 
 
+class Reply(NamedTuple):
+    """One answer of a recall check: whose code was asked for, the ids of the code, and the ids that came."""
+
+    conversation: int
+    asked: int
+    expected: list[int]
+    found: list[int]
+
+    @property
+    def name(self) -> str:
+        """Conversation and code, counted from 1."""
+        return f"{self.conversation + 1}.{self.asked + 1}"
+
+
 class Pair(NamedTuple):
     """Two blocks that must be equal to the byte, and what it means where they are not."""
 
@@ -57,11 +59,7 @@ class Pair(NamedTuple):
     law: str
 
 
-def _none(name: str) -> NDArray[np.float32]:
-    raise EvidenceError(f"there is no block {name}")
-
-
-def pairs_of(check: Check) -> tuple[Pair, ...]:
+def pairs_of(check: LogitsCheck) -> tuple[Pair, ...]:
     """Return what must be equal, the pair that the check is named after first."""
     match check:
         case DeterminismCheck():
@@ -91,7 +89,15 @@ def judge_check(check: Check, observation: CheckObservation | None) -> CheckOutc
         return CheckOutcome("NOT_RUN", f"The check was not run: {observation.reason}.", {})
     if observation.state == "FAILED":
         return CheckOutcome("FAIL", f"The engine did not carry the check out: {observation.reason}.", {})
-    found = {pair: compare_logits(*(observation.read_block(name) for name in pair[:2])) for pair in pairs_of(check)}
+    if isinstance(check, RecallCheck):
+        return _judge_recall(check, observation.facts)
+    return _judge_steps(check, observation)
+
+
+def _judge_steps(check: LogitsCheck, observation: CheckObservation) -> CheckOutcome:
+    found = {
+        pair: compare_logits(*(_logits(observation.read_block(name)) for name in pair[:2])) for pair in pairs_of(check)
+    }
     for comparison in found.values():
         if comparison.rows != check.steps:
             raise EvidenceError(f"found {comparison.rows} rows, expected {check.steps}")
@@ -116,7 +122,51 @@ def judge_check(check: Check, observation: CheckObservation | None) -> CheckOutc
     return CheckOutcome("FAIL", " ".join(sentences), inputs)
 
 
-def _state_hashes(check: Check, facts: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def _logits(block: Block) -> NDArray[np.float32]:
+    if len(block.data) != 4 * block.rows * block.columns:
+        raise EvidenceError(f"a block of {block.rows} by {block.columns} logits has {len(block.data)} bytes")
+    return np.frombuffer(block.data, "<f4").reshape(block.rows, block.columns)
+
+
+def _judge_recall(check: RecallCheck, facts: Mapping[str, JsonValue]) -> CheckOutcome:
+    """Count the codes that came back; a reply with another conversation's code is named apart."""
+    wanted = check.conversations * check.secrets
+    replies = _replies(facts, wanted)
+    lost = [one.name for one in replies if one.found != one.expected]
+    leaked = [
+        one.name
+        for one in replies
+        if any(one.found == other.expected and one.conversation != other.conversation for other in replies)
+    ]
+    inputs: dict[str, JsonValue] = {
+        "asked": wanted,
+        "recalled": wanted - len(lost),
+        "lost": [*lost],
+        "leaked": [*leaked],
+    }
+    if not lost:
+        reason = f"All {wanted} private codes came back, the first of each from {check.distance_tokens} tokens."
+        return CheckOutcome("PASS", reason, inputs)
+    reason = f"{wanted - len(lost)} of {wanted} private codes came back; lost (conversation.code): {some_of(lost)}."
+    if leaked:
+        reason += f" Replies that give another conversation's code: {some_of(leaked)}."
+    return CheckOutcome("FAIL", reason, inputs)
+
+
+def _replies(facts: Mapping[str, JsonValue], wanted: int) -> list[Reply]:
+    rows = facts.get("replies")
+    if not isinstance(rows, list) or len(rows) != wanted:
+        raise EvidenceError(f"the check has no {wanted} replies")
+    try:
+        replies = [Reply(**row) for row in rows]  # type: ignore[arg-type]
+    except TypeError as error:
+        raise EvidenceError(f"this is no reply of a recall check: {error}") from None
+    if len({one.name for one in replies}) != wanted or not all(one.expected for one in replies):
+        raise EvidenceError("the replies of the check are not one for each code")
+    return replies
+
+
+def _state_hashes(check: LogitsCheck, facts: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return the hashes of the saved states, which a state round trip must have."""
     if not isinstance(check, StateRoundTripCheck):
         return {}

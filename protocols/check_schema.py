@@ -21,26 +21,31 @@ class CheckBase(Part):
 
     id: Identifier
     """Name of the check."""
-    prompt_tokens: int = _TOKENS
-    """Tokens of the conversation before the compared steps; their ids follow from `seed`."""
-    steps: int = _STEPS
-    """Teacher-forced tokens after the prompt, one a step, each with its full-vocabulary logits."""
-    seed: int = Field(default=1, ge=0, le=2**32 - 1)
-    """Seed of the token ids."""
     kv_type: KvType = "f16"
     """Element type of the cache."""
     ubatch_tokens: int = Field(default=512, ge=1, le=8192)
     """Most tokens of one graph evaluation."""
 
 
-class DeterminismCheck(CheckBase):
+class StepsCheck(CheckBase):
+    """A check that compares the logits of teacher-forced steps."""
+
+    prompt_tokens: int = _TOKENS
+    """Tokens of the conversation before the compared steps; their ids follow from `seed`."""
+    steps: int = _STEPS
+    """Teacher-forced tokens after the prompt, one a step, each with its full-vocabulary logits."""
+    seed: int = Field(default=1, ge=0, le=2**32 - 1)
+    """Seed of the token ids."""
+
+
+class DeterminismCheck(StepsCheck):
     """Two fresh processes give the same bytes, before any difference is blamed on a candidate."""
 
     kind: Literal["determinism"]
     """The check."""
 
 
-class StateRoundTripCheck(CheckBase):
+class StateRoundTripCheck(StepsCheck):
     """A saved, dropped and restored conversation goes on as if nothing had happened, and saves to the same bytes."""
 
     kind: Literal["state_round_trip"]
@@ -49,7 +54,7 @@ class StateRoundTripCheck(CheckBase):
     """Whether each sequence has its own cells, or all share one pool."""
 
 
-class SequenceCopyCheck(CheckBase):
+class SequenceCopyCheck(StepsCheck):
     """A copied conversation goes on like its source, and the source like one that was never copied."""
 
     kind: Literal["sequence_copy"]
@@ -58,7 +63,7 @@ class SequenceCopyCheck(CheckBase):
     """Whether each sequence has its own cells, or all share one pool."""
 
 
-class ForeignContentCheck(CheckBase):
+class ForeignContentCheck(StepsCheck):
     """A conversation's logits do not depend on another conversation in the same cache."""
 
     kind: Literal["foreign_content"]
@@ -69,12 +74,32 @@ class ForeignContentCheck(CheckBase):
     """Tokens of the other conversation, which goes on beside the compared steps."""
 
 
-Check = Annotated[
-    DeterminismCheck | StateRoundTripCheck | SequenceCopyCheck | ForeignContentCheck, Field(discriminator="kind")
-]
+class RecallCheck(CheckBase):
+    """Conversations in one cache give their own private codes back, all of them, and nobody else's.
+
+    Each prompt holds its secrets near the start; the first is asked for after `distance_tokens`, the others in turns
+    that follow. For models that answer from the prompt, such as `qwen4exp-recall`.
+    """
+
+    kind: Literal["recall"]
+    """The check."""
+    conversations: int = Field(default=2, ge=1, le=16)
+    """Conversations, each in a sequence of its own."""
+    secrets: int = Field(default=8, ge=1, le=64)
+    """Private codes of each conversation."""
+    distance_tokens: int = Field(ge=64, le=1_048_576)
+    """Tokens between a key and its first question."""
+    kv_mode: KvMode = "unified"
+    """Whether each sequence has its own cells, or all share one pool."""
 
 
-def fixture_tokens(check: CheckBase, name: str, count: int, vocabulary: int) -> list[int]:
+LogitsCheck = DeterminismCheck | StateRoundTripCheck | SequenceCopyCheck | ForeignContentCheck
+"""The checks that leave blocks of logits."""
+
+Check = Annotated[LogitsCheck | RecallCheck, Field(discriminator="kind")]
+
+
+def fixture_tokens(check: StepsCheck, name: str, count: int, vocabulary: int) -> list[int]:
     """Return `count` token ids below `vocabulary` that follow from the check's seed and the name of the conversation.
 
     SplitMix64 (Steele, Lea, Flood 2014) over seed, name and place, so that every host and language finds the same ids.

@@ -115,8 +115,8 @@ def compare_logits(left: Rows, right: Rows) -> Comparison:
                     row=start + int(row), left_top=int(tops[0][row]), right_top=int(tops[1][row]), margin=margin
                 )
             good = is_finite[row]
-            x, y = a[row].astype(np.float64), b[row].astype(np.float64)
-            gaps = np.abs(x[good] - y[good])
+            x, y = a[row][good].astype(np.float64), b[row][good].astype(np.float64)
+            gaps = np.abs(x - y)
             if gaps.size:
                 max_abs = max(max_abs, float(gaps.max()))
                 squares += float(np.dot(gaps, gaps))

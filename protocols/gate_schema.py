@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from protocols.measurements import Arm
 from protocols.vocabulary import Identifier, Metric, Part, PlainDecimal, WorkField
 
 
@@ -137,6 +138,23 @@ class ColdCacheGate(Part):
     """Stated number of cached prompt tokens; 0 means a cold cache."""
 
 
+class CheckGate(Part):
+    """One arm shows what a check promises; or, for a control, it must not show it."""
+
+    kind: Literal["check"]
+    """The rule."""
+    id: Identifier
+    """Name of the gate."""
+    required: bool = True
+    """Whether the verdict depends on this gate."""
+    check: Identifier
+    """Check that is judged."""
+    arm: Arm = "candidate"
+    """Arm that is judged."""
+    expect: Literal["PASS", "FAIL"] = "PASS"
+    """What the check must show; FAIL for a positive control, an arm with a known fault that the check must find."""
+
+
 Gate = Annotated[
     CompletenessGate
     | ExactTokensGate
@@ -145,6 +163,7 @@ Gate = Annotated[
     | LossGate
     | MirrorGapGate
     | ScreenLossGate
-    | ColdCacheGate,
+    | ColdCacheGate
+    | CheckGate,
     Field(discriminator="kind"),
 ]

@@ -9,6 +9,7 @@ from decimal import Decimal
 from protocols.canonical import decimal_text
 from protocols.findings import Finding, unknown
 from protocols.gate_schema import (
+    CheckGate,
     CompletenessGate,
     EqualCountersGate,
     EqualWorkGate,
@@ -51,10 +52,7 @@ def check_gates(protocol: Protocol) -> Iterator[Finding]:
 
 
 def _check_gate(protocol: Protocol, gate: Gate, path: Path) -> Iterator[Finding]:
-    if not isinstance(gate, CompletenessGate):
-        known = [workload.id for workload in protocol.workloads]
-        if gate.workload not in known:
-            yield unknown((*path, "workload"), "workload", gate.workload, known)
+    yield from _check_names(protocol, gate, path)
     match gate:
         case LossGate():
             yield from _check_loss(protocol, gate, path)
@@ -71,6 +69,41 @@ def _check_gate(protocol: Protocol, gate: Gate, path: Path) -> Iterator[Finding]
             pass
     if isinstance(gate, (LossGate, MirrorGapGate, ScreenLossGate)):
         yield from _check_metric(protocol, gate, path)
+
+
+def _check_names(protocol: Protocol, gate: Gate, path: Path) -> Iterator[Finding]:
+    """Find names of workloads and checks that are not there."""
+    if isinstance(gate, CheckGate):
+        yield from _check_check(protocol, gate, path)
+    elif not isinstance(gate, CompletenessGate):
+        known = [workload.id for workload in protocol.workloads]
+        if gate.workload not in known:
+            yield unknown((*path, "workload"), "workload", gate.workload, known)
+
+
+def _check_check(protocol: Protocol, gate: CheckGate, path: Path) -> Iterator[Finding]:
+    known = [check.id for check in protocol.checks]
+    if gate.check not in known:
+        yield unknown((*path, "check"), "check", gate.check, known)
+    kind = protocol.arm(gate.arm).engine.kind
+    if kind not in {"bundled", "folder"}:
+        message = f"the {gate.arm} (kind {kind}) has no library to check in process, so this gate will be NOT_RUN"
+        hint = "write required: false, or remove the gate"
+        yield Finding(path=path, message=message, hint=hint, is_warning=not gate.required)
+
+
+def check_checks(protocol: Protocol) -> Iterator[Finding]:
+    """Yield every finding about the checks of a protocol."""
+    for identifier, times in Counter(check.id for check in protocol.checks).items():
+        if times > 1:
+            message = f"found the id {identifier} {times} times, expected each once"
+            yield Finding(path=("checks",), message=message, hint="give each check an id of its own")
+    judged = {gate.check for gate in protocol.gates if isinstance(gate, CheckGate)}
+    for index, check in enumerate(protocol.checks):
+        if check.id not in judged:
+            message = f"no gate judges the check {check.id}, so it is not run"
+            hint = f"add {{id: {check.id}-candidate, kind: check, check: {check.id}}} to gates"
+            yield Finding(path=("checks", index), message=message, hint=hint, is_warning=True)
 
 
 def _check_percent(value: Decimal, path: Path) -> Iterator[Finding]:

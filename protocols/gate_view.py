@@ -23,6 +23,7 @@ class View:
     """One campaign as the gates see it."""
 
     protocol: Protocol
+    measurements: CampaignMeasurements
     positions: tuple[Position, ...]
     loads: Mapping[int, LoadMeasurement]
     """The COMPLETE load of each position that has exactly one."""
@@ -64,6 +65,7 @@ class View:
         measured = [complete[place.index] for place in positions if place.index in complete and not place.is_burn_in]
         return cls(
             protocol=protocol,
+            measurements=measurements,
             positions=positions,
             loads=complete,
             missing_loads=tuple(missing),

@@ -18,14 +18,17 @@ def decision_sentence(
     limits: Sequence[str],
     *,
     equivalence: bool = False,
+    alpha: float | None = None,
 ) -> str:
     """Return what was found, how sure it is, and why it is not decided where it is not.
 
-    `metric` is a word for the rate, `limits` are the phrases that keep the campaign from more than a screen.
+    `metric` is a word for the rate, `limits` are the phrases that keep the campaign from more than a screen. `alpha` is
+    the level of the whole campaign where it has looks, each of which takes its bounds at a smaller one.
     """
     margin = f"the margin of {decimal_text(margin_pct)} %"
     found = f"The candidate's {metric} is {_change_words(fit.loss)} than the baseline's (estimate)"
-    sure = f"with {_confidence(fit.alpha)} % confidence"
+    looks = "" if alpha is None else ", all looks included,"
+    sure = f"with {_confidence(fit.alpha if alpha is None else alpha)} % confidence{looks}"
     if equivalence and decision in {"PASS", "FAIL"} and fit.loss_low is not None and fit.loss_high is not None:
         return f"{found}; {_equivalence_words(fit, decision, sure, margin)}"
     if decision == "PASS":
@@ -83,9 +86,16 @@ def _undecided(fit: LossFit, sure: str, margin: str) -> str:
     if fit.loss_low is None or fit.loss_high is None:
         return f"not decided against {margin}, because so few loads give no bounds without calibrated noise."
     return (
-        f"{sure} the loss is above {_percent(fit.loss_low)} %, and as surely below {_percent(fit.loss_high)} %, "
+        f"{sure} it is {_bound(fit.loss_low, upper=False)}, and as surely {_bound(fit.loss_high, upper=True)}, "
         f"which does not decide {margin}. More blocks or a quieter host narrow it."
     )
+
+
+def _bound(loss: float, *, upper: bool) -> str:
+    """Return a bound of the loss as a bound of speed: to a person, a gain is no negative loss."""
+    if loss > 0:
+        return f"at {'most' if upper else 'least'} {_percent(loss)} % slower"
+    return f"at {'least' if upper else 'most'} {_percent(-loss)} % faster"
 
 
 def _high_words(fit: LossFit) -> str:

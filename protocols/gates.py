@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from protocols.errors import ProtocolError
 from protocols.gate_schema import (
+    CheckGate,
     ColdCacheGate,
     CompletenessGate,
     EqualCountersGate,
@@ -19,6 +20,7 @@ from protocols.gate_schema import (
     MirrorGapGate,
 )
 from protocols.gate_view import View
+from protocols.gates_check import evaluate_check
 from protocols.gates_exact import (
     evaluate_cold_cache,
     evaluate_completeness,
@@ -131,6 +133,8 @@ def _evaluate(
         case LossGate():
             looks = levels.get(gate.id) or looks_of(view.protocol.schedule, float(gate.alpha))
             return evaluate_loss(gate, view, done, calibrations.get((gate.workload, gate.metric)), looks)
+        case CheckGate():
+            return evaluate_check(gate, view)
         case MirrorGapGate():
             return evaluate_mirror_gap(gate, view)
         case _:

@@ -80,7 +80,13 @@ def _judged(
         "limits": list(limits),
     }
     reason = decision_sentence(
-        METRIC_WORDS[gate.metric], fit, decision, gate.margin_pct, limits, equivalence=gate.equivalence
+        METRIC_WORDS[gate.metric],
+        fit,
+        decision,
+        gate.margin_pct,
+        limits,
+        equivalence=gate.equivalence,
+        alpha=rule.alpha if rule.looks else None,
     )
     if gate.equivalence:
         inputs["equivalence"] = True

@@ -74,7 +74,8 @@ def spent_levels(blocks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     alive = np.ones(SIMULATED, dtype=np.bool_)
     levels: list[float] = []
     spent = 0.0
-    for count, statistic in _statistics(blocks):
+    for seen_fit in simulated_fits(blocks, SIMULATED):
+        count, statistic = seen_fit.blocks, np.abs(seen_fit.beta) / seen_fit.error
         allowed = alpha * count / blocks[-1]
         seen = np.sort(statistic[alive])[::-1]
         # Passing and failing are mirror images at the margin: together they may end twice the share.
@@ -87,21 +88,35 @@ def spent_levels(blocks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     return tuple(levels)
 
 
-def _statistics(blocks: Sequence[int]) -> list[tuple[int, Floats]]:
-    """Return the size of t of the drift-adjusted loss at each look, over simulated campaigns without any loss.
+@dataclass(frozen=True, kw_only=True)
+class SimulatedFits:
+    """What many campaigns show at one look, for a noise of 1 and no loss: estimate, its error, spread of the blocks."""
+
+    blocks: int
+    beta: Floats
+    error: Floats
+    """Standard error of `beta`, with 4 * blocks - 3 degrees of freedom."""
+    spread: Floats
+    """Sum of squares of the block contrasts about their mean."""
+
+
+def simulated_fits(blocks: Sequence[int], campaigns: int) -> list[SimulatedFits]:
+    """Return the drift-adjusted fit at each look, over simulated campaigns without any loss; the same every time.
 
     In mirrored blocks the arm is orthogonal to the place, so the loss is the mean contrast of the blocks and the sums
     can be kept from block to block; which mirror a block takes changes no distribution.
     """
     source = np.random.default_rng(SEED)
-    total, squares, placed, contrast = (np.zeros(SIMULATED) for _ in range(4))
-    found: list[tuple[int, Floats]] = []
+    total, squares, placed, contrast, contrasts = (np.zeros(campaigns) for _ in range(5))
+    found: list[SimulatedFits] = []
     for block in range(blocks[-1]):
-        noise: Any = source.standard_normal((SIMULATED, 4))
+        noise: Any = source.standard_normal((campaigns, 4))
         total += noise.sum(axis=1)
         squares += (noise**2).sum(axis=1)
         placed += noise @ np.arange(4.0 * block, 4.0 * block + 4)
-        contrast += (noise[:, 1] + noise[:, 2] - noise[:, 0] - noise[:, 3]) / 2
+        one = (noise[:, 1] + noise[:, 2] - noise[:, 0] - noise[:, 3]) / 2
+        contrast += one
+        contrasts += one**2
         count = block + 1
         if count not in blocks:
             continue
@@ -109,7 +124,8 @@ def _statistics(blocks: Sequence[int]) -> list[tuple[int, Floats]]:
         beta = contrast / count
         drift = placed - total * (loads - 1) / 2
         residual = squares - total**2 / loads - count * beta**2 - drift**2 / (loads * (loads**2 - 1) / 12)
-        found.append((count, np.abs(beta) / np.sqrt(residual / (loads - 3) / count)))
+        error = np.sqrt(residual / (loads - 3) / count)
+        found.append(SimulatedFits(blocks=count, beta=beta, error=error, spread=contrasts - count * beta**2))
     return found
 
 

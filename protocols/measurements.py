@@ -6,13 +6,17 @@ are nanoseconds of a monotonic clock, counts are tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from protocols.canonical import JsonValue
+from protocols.errors import EvidenceError
 
 Arm = Literal["baseline", "candidate"]
 Outcome = Literal["ok", "http_error", "stream_error", "truncated", "timeout", "refused", "cancelled"]
 LoadState = Literal["COMPLETE", "PARTIAL", "INVALID"]
+CheckState = Literal["COMPLETE", "NOT_RUN", "FAILED"]
 
 ARMS: tuple[Arm, Arm] = ("baseline", "candidate")
 
@@ -64,8 +68,41 @@ class LoadMeasurement:
     """Counts of the host over the load's time, by the names of `vocabulary.HostReading`; None without telemetry."""
 
 
+class Block(NamedTuple):
+    """Logits of `rows` steps over `columns` token ids: little-endian float32, row by row."""
+
+    rows: int
+    columns: int
+    data: bytes
+
+
+def _no_block(name: str) -> Block:
+    raise EvidenceError(f"the check left no block {name}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckObservation:
+    """What one check left of one arm.
+
+    `state` is NOT_RUN where the arm lacks a capability, and FAILED where the engine refused a step or ended; `reason`
+    says which. `facts` is plain JSON. `read_block` returns a named block of logits.
+    """
+
+    check: str
+    arm: Arm
+    state: CheckState
+    reason: str | None = None
+    facts: Mapping[str, JsonValue] = field(default_factory=dict)
+    read_block: Callable[[str], Block] = field(default=_no_block, repr=False, compare=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CampaignMeasurements:
-    """Every load of one campaign, in schedule order. A load that was started again may stand here twice."""
+    """Every load and check of one campaign. A load that was started again may stand here twice, a check only once."""
 
     loads: tuple[LoadMeasurement, ...]
+    checks: tuple[CheckObservation, ...] = ()
+
+    def check(self, check: str, arm: Arm) -> CheckObservation | None:
+        """Return what a check left of an arm, None where it was not run."""
+        return next((one for one in self.checks if (one.check, one.arm) == (check, arm)), None)

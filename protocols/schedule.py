@@ -71,7 +71,7 @@ def expand_schedule(schedule: BlocksSchedule | ExplicitSchedule) -> tuple[Positi
                 placed.append((f"{_LETTER[arm]}{counts[arm]}", arm, block))
     else:
         arms = [_ARM[label[0]] for label in schedule.order]
-        blocks = _blocks_of(arms)
+        blocks = blocks_of(arms)
         placed.extend(zip(schedule.order, arms, blocks, strict=True))
     positions: list[Position] = []
     if schedule.burn_in:
@@ -87,9 +87,14 @@ def _mirror_of(schedule: BlocksSchedule, block: int) -> str:
     return "baab" if coin(schedule.seed, block) else "abba"
 
 
-def _blocks_of(arms: Sequence[Arm]) -> list[int | None]:
+def blocks_of(arms: Sequence[Arm]) -> list[int | None]:
     """Give each load its block number, or None for all where the written order is not made of mirrored blocks."""
     groups = [tuple(arms[start : start + LOADS_PER_BLOCK]) for start in range(0, len(arms), LOADS_PER_BLOCK)]
     if groups and all(group in _MIRRORS.values() for group in groups):
         return [place // LOADS_PER_BLOCK + 1 for place in range(len(arms))]
     return [None] * len(arms)
+
+
+def is_begun_mirror(arms: Sequence[Arm]) -> bool:
+    """Return whether an order is the beginning of a mirrored block, at least one load of it."""
+    return bool(arms) and any(mirror[: len(arms)] == tuple(arms) for mirror in _MIRRORS.values())

@@ -12,6 +12,8 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from protocols.canonical import canonical_bytes, sha256_hex
+from protocols.check_schema import Check
+from protocols.engine_schema import BundledEngine, EngineReference, FolderEngine, LlamaServerEngine, OpenAIEngine
 from protocols.gate_schema import (
     ColdCacheGate,
     CompletenessGate,
@@ -160,55 +162,6 @@ class SettingsOverride(Part):
     """See settings.mmap."""
 
 
-FaultName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+)*(=[0-9]{1,9})?$", max_length=64)]
-
-
-class BundledEngine(Part):
-    """A build of the engine that comes with Assay."""
-
-    kind: Literal["bundled"]
-    """Says that the engine is built from the bundled source."""
-    layout_salt: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Order in which the same object files are linked; 0 is the stated order."""
-    faults: Annotated[tuple[FaultName, ...], Field(strict=False, max_length=16)] = ()
-    """Known defects compiled in, such as slow-decode=30; for controls only."""
-
-
-class FolderEngine(Part):
-    """A build that `assay engine build --out FOLDER` made."""
-
-    kind: Literal["folder"]
-    """Says that the engine is a folder with a build."""
-    path: FileName
-    """The build folder; a relative path starts at the protocol's folder."""
-
-
-class LlamaServerEngine(Part):
-    """A llama.cpp server binary, started with our settings in its own flags."""
-
-    kind: Literal["llama-server"]
-    """Says that the engine is a llama.cpp server."""
-    path: FileName
-    """The binary; a relative path starts at the protocol's folder."""
-    arguments: Annotated[tuple[FileName, ...], Field(strict=False, max_length=256)] = ()
-    """Further arguments, after those that the settings make."""
-
-
-class OpenAIEngine(Part):
-    """An endpoint that is not started by Assay: no fresh loads, so a loss gate is a screen at best."""
-
-    kind: Literal["openai"]
-    """Says that the engine is an endpoint that already answers."""
-    url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s@/]+(/[^\s]*)?$", max_length=1024)]
-    """Base address without user name or password, such as http://127.0.0.1:8000."""
-    model: Text
-    """Model name that is sent with each request."""
-
-
-EngineReference = Annotated[
-    BundledEngine | FolderEngine | LlamaServerEngine | OpenAIEngine, Field(discriminator="kind")
-]
-
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
 EnvironmentValue = Annotated[str, StringConstraints(max_length=4096)]
 
@@ -349,6 +302,8 @@ class Protocol(Part):
     """Where the noise of a load comes from: this campaign's loads, or calibrated A/A loads of this host."""
     workloads: Annotated[tuple[Workload, ...], Field(strict=False, min_length=1, max_length=64)]
     """Requests that every load serves."""
+    checks: Annotated[tuple[Check, ...], Field(strict=False, max_length=64)] = ()
+    """What is done to each engine in process, and what must be equal afterwards."""
     limits: Limits = Limits()
     """Time limits."""
     telemetry: Telemetry = Telemetry()
@@ -363,7 +318,7 @@ class Protocol(Part):
     """How the margins were chosen; needed where a loss gate stands."""
     expect: VerdictStatus | None = None
     """For controls: the verdict that this protocol must get."""
-    LATER: ClassVar[frozenset[str]] = frozenset({"validity", "diagnostics"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"checks", "diagnostics", "validity"})
 
     def arm(self, name: ArmName) -> Arm:
         """Return the arm of that name."""
@@ -383,6 +338,13 @@ class Protocol(Part):
             if workload.id == workload_id:
                 return workload
         raise KeyError(workload_id)
+
+    def check(self, check_id: str) -> Check:
+        """Return the check of that id; KeyError where there is none."""
+        for check in self.checks:
+            if check.id == check_id:
+                return check
+        raise KeyError(check_id)
 
     def request_references(self) -> tuple[str, ...]:
         """Return every request file that workloads and diagnostics name, without repeats, in order."""

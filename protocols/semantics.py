@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from protocols.findings import Finding
 from protocols.gate_schema import LossGate, ScreenLossGate
-from protocols.gate_semantics import check_gates
+from protocols.gate_semantics import check_checks, check_gates
 from protocols.measurements import ARMS
 from protocols.schedule import expand_schedule
 from protocols.schema import BlocksSchedule, BundledEngine, ExplicitSchedule, OpenAIEngine, Protocol
@@ -34,7 +34,7 @@ def check_protocol(protocol: Protocol) -> tuple[Finding, ...]:
     findings: list[Finding] = [*_check_model(protocol), *_check_arms(protocol)]
     schedule_findings = list(_check_schedule(protocol))
     findings += schedule_findings
-    findings += [*_check_workloads(protocol), *_check_limits(protocol), *check_gates(protocol)]
+    findings += [*_check_workloads(protocol), *_check_limits(protocol), *check_gates(protocol), *check_checks(protocol)]
     if not schedule_findings:
         findings += _check_claim(protocol)
     return tuple(findings)

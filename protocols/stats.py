@@ -165,6 +165,11 @@ class _Design:
         return self.place_place / self.determinant if self.has_drift else 1 / self.arm_arm
 
 
+@lru_cache(maxsize=4096)
+def _design(places: tuple[int, ...], is_candidate: tuple[bool, ...]) -> _Design:
+    return _Design.of(places, is_candidate)
+
+
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
     return math.fsum(x * y for x, y in zip(left, right, strict=True))
 
@@ -179,7 +184,7 @@ def fit_loss(
     """
     if any(not math.isfinite(seen.rate) or seen.rate <= 0 for seen in observations):
         raise ValueError("every rate must be a finite number above zero")
-    design = _Design.of([seen.index for seen in observations], [seen.is_candidate for seen in observations])
+    design = _design(tuple(seen.index for seen in observations), tuple(seen.is_candidate for seen in observations))
     logs = [math.log(seen.rate) for seen in observations]
     beta, gamma, squares = _solve(design, logs)
     residual_df = max(len(logs) - (3 if design.has_drift else 2), 0)
@@ -204,6 +209,22 @@ def fit_loss(
         loss_high=None if reach is None else loss_of(beta - reach),
         is_noisier_than_calibration=source == "calibrated" and _is_noisier(residual, residual_df, calibration),
     )
+
+
+def log_trend_noise(observations: Sequence[Observation]) -> tuple[float, int]:
+    """Return the standard deviation of ln(rate) about a steady drift, whatever the arms, and its degrees of freedom.
+
+    ValueError with fewer than three loads.
+    """
+    if len(observations) < 3:
+        raise ValueError("a spread about a drift needs three loads or more")
+    logs = [math.log(seen.rate) for seen in observations]
+    mean, middle = math.fsum(logs) / len(logs), math.fsum(seen.index for seen in observations) / len(logs)
+    places = [seen.index - middle for seen in observations]
+    slope = _dot(places, [value - mean for value in logs]) / _dot(places, places)
+    residuals = [value - mean - slope * place for value, place in zip(logs, places, strict=True)]
+    df = len(logs) - 2
+    return math.sqrt(_dot(residuals, residuals) / df), df
 
 
 def _solve(design: _Design, logs: Sequence[float]) -> tuple[float, float | None, float]:

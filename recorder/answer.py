@@ -12,7 +12,7 @@ from protocols.metrics import timing_disagreement
 from recorder.consistency import Flag, Numbers
 from recorder.exact_json import Number, count_of, ns_of_ms, parse_exact
 from recorder.http1 import Response
-from recorder.sse import Event, read_stream
+from recorder.sse import read_stream
 from recorder.stream_events import (
     DONE,
     ERROR,
@@ -49,8 +49,8 @@ def read_answer(response: Response, tally: Tally, kind: str) -> Answer:
     if response.status is None:
         return Answer(is_stream=None, is_usable=False)
     is_success = 200 <= response.status < 300
-    start = b"".join(piece.data for piece in response.body[:4]).lstrip()[:1]
-    is_odd = response.media_type not in _STREAM_TYPES | _JSON_TYPES and bool(response.body)
+    start = response.body.data[:4096].lstrip()[:1]
+    is_odd = response.media_type not in _STREAM_TYPES | _JSON_TYPES and bool(response.body.data)
     if response.media_type in _STREAM_TYPES or (is_odd and is_success and start != b"{"):
         return _read_stream(response, tally)._replace(is_odd_type=is_odd and is_success)
     return _read_document(response, tally, kind, is_success=is_success)._replace(is_odd_type=is_odd and is_success)
@@ -58,7 +58,7 @@ def read_answer(response: Response, tally: Tally, kind: str) -> Answer:
 
 def _read_stream(response: Response, tally: Tally) -> Answer:
     stream = read_stream(response.body)
-    tally.add(stream.events)
+    tally.add(stream)
     for line in stream.kept_lines:
         # llama-server once sent errors as a field of their own, which the standard ignores.
         name, _, value = line.line.partition(b":")
@@ -69,17 +69,15 @@ def _read_stream(response: Response, tally: Tally) -> Answer:
 
 
 def _read_document(response: Response, tally: Tally, kind: str, *, is_success: bool) -> Answer:
-    data = b"".join(piece.data for piece in response.body)
+    body, data = response.body, response.body.data
     if not is_success:
         if data:
             tally.errors.append(error_text_of(data))
         return Answer(is_stream=False, is_usable=True)
-    if not response.body:
+    if not data:
         return Answer(is_stream=None, is_usable=False)
-    last = response.body[-1]
-    event = Event(last.t_ns, data, "message", is_terminated=True, read_index=last.read_index)
     decoded: Decoded = (decode_native if kind == "native" else decode_openai)(data)
-    tally.add_decoded(decoded, event)
+    tally.add_decoded(decoded, data, body.t_ns[-1], body.read_index[-1])
     return Answer(is_stream=False, is_usable=decoded.role in {FINAL, ERROR})
 
 

@@ -20,6 +20,10 @@ What must hold, each with its label and the level from which on it is checked:
 14. ``gates``        recompute   the locked protocol's gates, evaluated again from raw bytes, give what is recorded:
                                  statuses, counts and texts exactly, real numbers to 1e-12
 15. ``verdict``      recompute   their combination is the recorded verdict
+16. ``manifest``     structure   the manifest of a bundle is of this ledger, and names exactly the files that are there
+17. ``reviews``      chain       every review links to a recorded verdict and is signed by the key that it names
+18. ``against``      structure   what was locked is the lock that was kept elsewhere, where one is given
+19. ``imports``      structure   every imported bundle is the one that its entry names, and holds by itself
 
 Whatever a killed recorder leaves is *partial*, not broken: a load without its seal, a torn last line, a database one
 entry behind, a copy or a checkpoint that was still to come. It is listed in ``notes``; tampering is in ``findings``.
@@ -32,15 +36,25 @@ with itself, and whoever made all of it could have made it up. ``open_points`` s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from protocols.errors import AssayError, EvidenceError, HostError
+from recorder.audit_bundle import AuditFolder, check_imports, check_manifest
 from recorder.audit_chain import check_chain, check_checkpoints, check_head, check_locks
 from recorder.audit_context import LEVELS, Audit, AuditResult, CheckOutcome, Finding, Level
 from recorder.audit_files import check_blobs, check_copies, check_entries, check_files, check_order
-from recorder.audit_judgement import check_gates, check_promises, check_requests, check_verdict
+from recorder.audit_judgement import (
+    check_against,
+    check_gates,
+    check_promises,
+    check_requests,
+    check_reviews,
+    check_verdict,
+)
 from recorder.audit_tables import check_database, check_rows
+from recorder.bundle import opened_evidence
 from recorder.keys import VerifierKey
 
 __all__ = ["LEVELS", "AuditResult", "CheckOutcome", "Finding", "Level", "audit_store"]
@@ -63,7 +77,11 @@ _CHECKS: Final[tuple[tuple[int, str, Level, Check], ...]] = (
     (13, "requests", "recompute", check_requests),
     (14, "gates", "recompute", check_gates),
     (15, "verdict", "recompute", check_verdict),
+    (16, "manifest", "structure", check_manifest),
+    (17, "reviews", "chain", check_reviews),
+    (18, "against", "structure", check_against),
 )
+_IMPORTS: Final = (19, "imports", "structure")
 
 
 def audit_store(
@@ -72,21 +90,36 @@ def audit_store(
     level: Level = "recompute",
     campaign: str | None = None,
     trusted_keys: Sequence[VerifierKey] = (),
+    revoked_keys: Sequence[VerifierKey] = (),
     head: str | None = None,
+    against: bytes | None = None,
 ) -> AuditResult:
-    """Check a store up to a level; each level includes those before it.
+    """Check a store, a bundle or an unpacked bundle up to a level; each level includes those before it.
 
     ``campaign`` limits checks 12 to 15 to one campaign. ``trusted_keys`` are compared by their bytes, whatever their
-    names. ``head`` is ``<entries>:<Merkle root in hex>``, as an earlier audit or a decision gave it.
+    names; successors that they signed are trusted too, ``revoked_keys`` never. ``head`` is ``<entries>:<Merkle root in
+    hex>``, as an earlier audit or a decision gave it. ``against`` is the lock that the campaign (the newest, if none is
+    named) must have.
     Raises `EvidenceError` only where there is no store at all, or where ``campaign`` or ``head`` cannot be read, and
     `HostError` where this user may not read the files.
     """
-    if not root.is_dir():
-        raise EvidenceError("there is no store here", where=str(root))
-    with Audit(root, campaign=campaign, trusted_keys=tuple(trusted_keys), head=head) as audit:
+    begun = partial(Audit, trusted_keys=tuple(trusted_keys), revoked_keys=tuple(revoked_keys))
+
+    def audit_import(folder: Path, pinned: str) -> AuditResult:
+        return _audit(begun(folder, campaign=None, head=pinned), level, audit_import)
+
+    with opened_evidence(root) as folder:
+        if not folder.is_dir():
+            raise EvidenceError("there is no store here", where=str(root))
+        return _audit(begun(folder, campaign=campaign, head=head, against=against), level, audit_import)
+
+
+def _audit(audit: Audit, level: Level, audit_import: AuditFolder) -> AuditResult:
+    with audit:
         outcomes: list[CheckOutcome] = []
-        for number, label, least, check in _CHECKS:
+        for number, label, least, check in (*_CHECKS, (*_IMPORTS, lambda audit: check_imports(audit, audit_import))):
             is_due = LEVELS.index(least) <= LEVELS.index(level)
+            is_due = is_due and not (audit.has_no_database and least == "tables")
             if not is_due or (audit.is_unreadable and number > 1):
                 outcomes.append(CheckOutcome(number=number, label=label, state="skipped", items=0))
                 continue

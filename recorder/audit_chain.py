@@ -6,6 +6,7 @@ from protocols.errors import EvidenceError
 from recorder.audit_context import Audit, place_of
 from recorder.checkpoint import parse_checkpoint, parse_note
 from recorder.journal import CHECKPOINTED, HOUSEKEEPING
+from recorder.key_ring import Rotation, parse_rotation, trusted_closure
 from recorder.keys import VerifierKey, parse_verifier_key
 from recorder.ledger import FIRST_PREV, Entry
 from recorder.merkle import Tree, leaf_hash
@@ -39,11 +40,13 @@ def check_checkpoints(audit: Audit) -> None:
     """(4) Each checkpoint is signed by a recorded key, over the right root; none is missing."""
     origin = audit.entries[0].text("origin")
     keys: list[VerifierKey] = []
+    rotations: list[Rotation] = []
     tree = Tree()
     newest: tuple[Entry, VerifierKey] | None = None
     for entry in audit.entries:
         if entry.kind == "key.added":
             keys += _key_of(audit, entry, origin)
+            rotations += _rotations_of(audit, entry)
         elif entry.kind == "checkpoint.signed":
             audit.items += 1
             key = _check_checkpoint(audit, entry, origin, keys, tree.root())
@@ -51,7 +54,22 @@ def check_checkpoints(audit: Audit) -> None:
         tree.append(leaf_hash(entry.line))
     audit.counts["checkpoints"] = audit.items
     _check_due(audit)
-    _set_trust(audit, newest)
+    _set_trust(audit, newest, rotations)
+
+
+def _rotations_of(audit: Audit, entry: Entry) -> list[Rotation]:
+    """Return the rotations that led to a recorded key: each signed by the old and the new key, the last one by it."""
+    texts = entry.payload.get("rotations", [])
+    try:
+        found = [parse_rotation(str(text)) for text in texts] if isinstance(texts, list) else []
+        raw = parse_verifier_key(entry.text("verifier_key")).raw
+    except EvidenceError as error:
+        audit.find(place_of(entry, "payload.rotations"), message=str(error))
+        return []
+    if texts and (not found or found[-1].new.raw != raw):
+        audit.find(place_of(entry, "payload.rotations"), message="the rotations do not lead to this key")
+        return []
+    return found
 
 
 def _key_of(audit: Audit, entry: Entry, origin: str) -> list[VerifierKey]:
@@ -112,14 +130,21 @@ def _check_due(audit: Audit) -> None:
         audit.notes.append(f"{place_of(due)}: the checkpoint after it is still to come")
 
 
-def _set_trust(audit: Audit, newest: tuple[Entry, VerifierKey] | None) -> None:
+def _set_trust(audit: Audit, newest: tuple[Entry, VerifierKey] | None, rotations: list[Rotation]) -> None:
     if newest is None:
         audit.open_points.append("no checkpoint: nothing here is signed")
         return
     entry, key = newest
-    is_trusted = any(key.raw == trusted.raw for trusted in audit.trusted_keys)
+    named, gone = {one.raw for one in audit.trusted_keys}, {one.raw for one in audit.revoked_keys}
+    is_trusted = key.raw in trusted_closure(named, rotations, gone)
     audit.trust = "VERIFIED" if is_trusted else "SELF_CONSISTENT"
-    if not is_trusted:
+    if key.raw in gone:
+        audit.open_points.append(f"the key {key.key_hash.hex()} that signed the newest checkpoint was revoked")
+    elif is_trusted and key.raw not in named:
+        audit.open_points.append(
+            f"the key {key.key_hash.hex()} is trusted as the successor of a trusted one, by a rotation that both signed"
+        )
+    elif not is_trusted:
         audit.open_points.append(
             "no trusted key signed the newest checkpoint: whoever made this store could have made all of it up"
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, Self, TypeVar, cast
+from typing import Final, Literal, NamedTuple, Self, TypedDict, TypeVar, cast
 
 from protocols.errors import EvidenceError, UsageError
 from recorder.blobs import BlobStore
@@ -17,7 +17,8 @@ from recorder.db import Database
 from recorder.files import Files
 from recorder.keys import VerifierKey
 from recorder.ledger import Entry, parse_entry, split_torn
-from recorder.merkle import Tree
+from recorder.manifest import Manifest
+from recorder.merkle import Tree, consistency_proof
 from recorder.store_lock import is_held, read_holder
 
 Level = Literal["structure", "hashes", "chain", "tables", "recompute"]
@@ -34,11 +35,15 @@ class Finding:
     """One thing that does not hold.
 
     ``check`` is the label of the check, ``place`` the file below the store, the ledger entry, or table, key and
-    column. ``expected`` and ``found`` are texts; None where there is nothing to show.
+    column; ``entry``, ``file`` and ``field`` are its parts, None where it has no such part. ``expected`` and ``found``
+    are texts; None where there is nothing to show.
     """
 
     check: str
     place: str
+    entry: int | None
+    file: str | None
+    field: str | None
     expected: str | None
     found: str | None
     message: str
@@ -70,11 +75,26 @@ class AuditResult:
     notes: tuple[str, ...]
     open_points: tuple[str, ...]
     head: str | None
+    consistency_proof: tuple[bytes, ...]
+    """RFC 6962 proof that the ledger at ``head`` continues the pinned head; empty without one."""
 
     @property
     def is_sound(self) -> bool:
         """Whether everything that was checked holds."""
         return not self.findings
+
+
+class LeftOutError(EvidenceError):
+    """A blob that is needed was left out of a redacted bundle."""
+
+
+class PlaceParts(TypedDict):
+    """Where something does not hold, as a text and in parts."""
+
+    place: str
+    entry: int | None
+    file: str | None
+    field: str | None
 
 
 class PinnedHead(NamedTuple):
@@ -88,12 +108,22 @@ class Audit:
     """The state of one audit. A context manager: it may hold a database and a temporary copy of it."""
 
     def __init__(
-        self, root: Path, *, campaign: str | None, trusted_keys: tuple[VerifierKey, ...], head: str | None
+        self,
+        root: Path,
+        *,
+        campaign: str | None,
+        trusted_keys: tuple[VerifierKey, ...],
+        head: str | None,
+        against: bytes | None = None,
+        revoked_keys: tuple[VerifierKey, ...] = (),
     ) -> None:
         self.root: Final = root
         self.blobs: Final = BlobStore(root / "blobs" / "sha256", Files())
         self.trusted_keys: Final = trusted_keys
+        self.revoked_keys: Final = revoked_keys
         self.head: Final = _parse_head(head)
+        self.against: Final = against
+        """Bytes of a lock that was kept elsewhere."""
         self.findings: list[Finding] = []
         self.notes: list[str] = []
         self.open_points: list[str] = []
@@ -102,6 +132,11 @@ class Audit:
         self.trust: Trust = "SELF_CONSISTENT"
         self.entries: tuple[Entry, ...] = ()
         self.is_unreadable = False
+        self.manifest: Manifest | None = None
+        """The manifest, where this is a bundle."""
+        self.left_out: frozenset[str] = frozenset()
+        self.has_no_database = False
+        self.expected_files: set[str] = set()
         self.has_schema = False
         self.tree: Final = Tree()
         self.broken_blobs: set[str] = set()
@@ -140,7 +175,7 @@ class Audit:
         self.findings.append(
             Finding(
                 check=self._check,
-                place=self._short(place),
+                **_parts_of(self._short(place)),
                 expected=_shown(expected),
                 found=_shown(found),
                 message=message,
@@ -191,8 +226,21 @@ class Audit:
         return [campaigns[resolve_campaign(campaigns, self._campaign)]]
 
     def read_blob(self, sha256: str) -> bytes:
-        """Return the content of a blob, verified. Raises `EvidenceError` if it does not hold."""
+        """Return the content of a blob, verified.
+
+        Raises `LeftOutError` if a redacted bundle left it out, `EvidenceError` if it does not hold.
+        """
+        if sha256 in self.left_out:
+            raise LeftOutError("the blob was left out", where=str(self.blobs.path_of(sha256)))
         return self.blobs.read(sha256)
+
+    @contextmanager
+    def tolerating_redaction(self, place: str, what: str) -> Iterator[None]:
+        """Run the block; where it needs a blob that was left out, say that this stays unproven."""
+        try:
+            yield
+        except LeftOutError:
+            self.open_points.append(f"{place}: {what} cannot be checked without what was left out")
 
     def once(self, key: tuple[str, ...], make: Callable[[], T]) -> T:
         """Return what ``make`` gives, made once for this key: several checks look at the same thing."""
@@ -207,6 +255,11 @@ class Audit:
             self._resources.callback(self.database.close)
         return self.database
 
+    def _consistency_proof(self) -> tuple[bytes, ...]:
+        if self.head is None or self.findings or not 0 < self.head.size <= len(self.tree):
+            return ()
+        return tuple(consistency_proof(self.tree.leaves(), self.head.size))
+
     def result(self, checks: tuple[CheckOutcome, ...]) -> AuditResult:
         """Return what was found."""
         return AuditResult(
@@ -218,6 +271,7 @@ class Audit:
             notes=tuple(dict.fromkeys(self.notes)),
             open_points=tuple(self.open_points),
             head=f"{len(self.tree)}:{self.tree.root().hex()}" if len(self.tree) else None,
+            consistency_proof=self._consistency_proof(),
         )
 
 
@@ -225,6 +279,16 @@ def place_of(entry: Entry, member: str | None = None) -> str:
     """Return how a finding names an entry, and a member of it."""
     text = f"ledger entry {entry.seq} ({entry.kind})"
     return text if member is None else f"{text}: {member}"
+
+
+def _parts_of(place: str) -> PlaceParts:
+    """Split a place into ledger entry, file and field."""
+    entry = re.match(r"ledger entry ([0-9]+)(?: \([a-z.]+\))?(?:: (.+))?$", place, re.DOTALL)
+    if entry is not None:
+        return PlaceParts(place=place, entry=int(entry[1]), file="ledger.jsonl", field=entry[2])
+    file, _, field = place.partition(": ")
+    row = re.search(r"\b(?:entry_)?seq ([0-9]+)", field)
+    return PlaceParts(place=place, entry=int(row[1]) if row else None, file=file, field=field or None)
 
 
 def _shown(value: object) -> str | None:

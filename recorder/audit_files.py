@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from protocols.canonical import sha256_hex
 from protocols.errors import EvidenceError
 from protocols.lock import parse_lock
+from recorder.audit_bundle import import_prefixes, load_manifest
 from recorder.audit_context import Audit, place_of
 from recorder.blobs import TEMPORARY_PREFIX
 from recorder.campaign_state import CampaignState
 from recorder.journal import copies_of
 from recorder.ledger import Entry, is_torn_append, parse_entry
+from recorder.manifest import MANIFEST, VERIFIER
 from recorder.merkle import leaf_hash
 from recorder.recovery import TORN_PREFIX, recorded_torn_files, referenced_blobs
 
@@ -28,14 +30,34 @@ _MEMBERS: Final[dict[str, dict[str, type]]] = {
     "store.created": {"store": str, "format": int, "origin": str},
     "store.recovered": {"torn_count": int, "torn": list, "temporary_count": int},
     "key.added": {"name": str, "file": str, "key_hash": str, "verifier_key": str, "sha256": str},
+    "bundle.imported": {
+        "name": str,
+        "store": str,
+        "entries": int,
+        "root": str,
+        "manifest_sha256": str,
+        "left_out_count": int,
+        "trust": str,
+    },
     "campaign.locked": {"campaign": str, "lock_sha256": str, "protocol_file_sha256": str, "blobs": list},
     "preflight.recorded": {"campaign": str, "count": int, "blobs": list},
-    "receipt.recorded": {"campaign": str, "receipt": str, "blobs": list},
+    "receipt.recorded": {"receipt": str, "blobs": list},
     "load.opened": {"campaign": str, "load": str, "position": dict, "attempt": int},
     "load.sealed": {"campaign": str, "load": str, "state": str, "is_abandoned": bool},
     "campaign.interrupted": {"campaign": str},
     "campaign.resumed": {"campaign": str},
+    "campaign.cancelled": {"campaign": str, "blobs": list},
     "verdict.recorded": {"campaign": str, "status": str, "exit_code": int, "gates": list, "blobs": list},
+    "review.recorded": {
+        "campaign": str,
+        "verdict": int,
+        "verdict_status": str,
+        "decision": str,
+        "status": str,
+        "key_hash": str,
+        "note": str,
+        "blobs": list,
+    },
     "report.recorded": {"campaign": str, "files": list, "blobs": list},
     "checkpoint.signed": {"size": int, "root": str, "key_hash": str, "note": str},
 }
@@ -43,6 +65,9 @@ _MEMBERS: Final[dict[str, dict[str, type]]] = {
 
 def check_entries(audit: Audit) -> None:
     """(1) Read the ledger. What cannot be read ends the audit: nothing after it could be told apart from forgery."""
+    load_manifest(audit)
+    # Looked at before the ledger is read: whatever a recorder beside us adds meanwhile comes after its entry.
+    names = {path.name for path in audit.root.iterdir()}
     lines, torn = audit.read_ledger()
     entries: list[Entry] = []
     for seq, line in enumerate(lines):
@@ -66,16 +91,17 @@ def check_entries(audit: Audit) -> None:
             audit.is_unreadable = True
     if not entries and not audit.is_unreadable:
         audit.is_unreadable = True
-        _judge_emptiness(audit)
+        _judge_emptiness(audit, names)
     elif entries and entries[0].kind != "store.created":
         found = entries[0].kind
         audit.find("ledger entry 0: kind", message="another entry comes first", expected="store.created", found=found)
 
 
-def _judge_emptiness(audit: Audit) -> None:
+def _judge_emptiness(audit: Audit, names: set[str]) -> None:
     """Tell a store in which nothing was recorded yet from a wrong folder, and from a store that was emptied."""
-    names = {path.name for path in audit.root.iterdir()}
-    if not names & _TOP_FILES:
+    if audit.manifest is not None:
+        audit.find("ledger.jsonl", message="the bundle has no ledger")
+    elif not names & _TOP_FILES:
         audit.find(".", message="there is no store here")
     elif audit.is_pinned or any(name not in _TOP_FILES and not _SIDE_FILES.fullmatch(name) for name in names):
         audit.find("ledger.jsonl", message="the ledger holds no entry")
@@ -99,21 +125,25 @@ def check_files(audit: Audit) -> None:
     """(6) Compare what lies in the store with what the ledger names."""
     paths = _files_of(audit.root)
     now = audit.entries_by_now()
-    copies, torn, blobs = _copies(audit.entries), recorded_torn_files(audit.entries), _blob_files(audit.entries)
-    expected = _copies(now) | recorded_torn_files(now).keys() | _blob_files(now).keys() | _TOP_FILES
-    spools = _spools(now)
+    copies, torn, blobs = (
+        _copies(audit, audit.entries),
+        recorded_torn_files(audit.entries),
+        _blob_files(audit, audit.entries),
+    )
+    audit.expected_files = copies | torn.keys() | blobs.keys()
+    expected = _copies(audit, now) | recorded_torn_files(now).keys() | _blob_files(audit, now).keys() | _TOP_FILES
+    if audit.manifest is not None:
+        expected |= {MANIFEST, VERIFIER}
+    spools, imported = _spools(now), import_prefixes(audit)
     present: set[str] = set()
     for path in paths:
         name = path.relative_to(audit.root).as_posix()
+        if name.startswith(imported):
+            audit.expected_files.add(name)  # by check 19
+            continue
         present.add(name)
         audit.items += 1
-        if path.is_symlink():
-            audit.find(name, message="a link stands where a file is expected")
-        elif path.exists() and not path.is_file():  # a recorder beside us may have removed it meanwhile
-            audit.find(name, message="no regular file stands where a file is expected")
-            if name in blobs:
-                audit.broken_blobs.add(blobs[name])
-        elif name not in expected and not _SIDE_FILES.fullmatch(name):
+        if _is_plain(audit, path, name, blobs) and name not in expected and not _SIDE_FILES.fullmatch(name):
             _check_stray(audit, name, spools)
     for name in sorted(name for name in _TOP_FILES if (audit.root / name).is_dir()):
         audit.find(name, message="a folder stands where a file is expected")
@@ -126,12 +156,26 @@ def check_files(audit: Audit) -> None:
         audit.find(name, message=f"the blob is missing; {place_of(_naming(audit, blobs[name]))} names it")
 
 
-def _copies(entries: Sequence[Entry]) -> set[str]:
-    return {name for entry in entries for name in _copy_names(entry)}
+def _copies(audit: Audit, entries: Sequence[Entry]) -> set[str]:
+    return {name for entry in entries for name in _copy_names(entry, audit.left_out)}
 
 
-def _blob_files(entries: Sequence[Entry]) -> dict[str, str]:
-    return {f"{_BLOBS}{sha256[:2]}/{sha256[2:]}": sha256 for sha256 in referenced_blobs(entries)}
+def _blob_files(audit: Audit, entries: Sequence[Entry]) -> dict[str, str]:
+    named = referenced_blobs(entries) - audit.left_out
+    return {f"{_BLOBS}{sha256[:2]}/{sha256[2:]}": sha256 for sha256 in named}
+
+
+def _is_plain(audit: Audit, path: Path, name: str, blobs: Mapping[str, str]) -> bool:
+    """Whether a plain file lies here; say so if it is a link, a pipe or a device."""
+    if path.is_symlink():
+        audit.find(name, message="a link stands where a file is expected")
+        return False
+    if path.exists() and not path.is_file():  # a recorder beside us may have removed it meanwhile
+        audit.find(name, message="no regular file stands where a file is expected")
+        if name in blobs:
+            audit.broken_blobs.add(blobs[name])
+        return False
+    return True
 
 
 def _naming(audit: Audit, sha256: str) -> Entry:
@@ -146,6 +190,8 @@ def _check_stray(audit: Audit, name: str, spools: dict[str, bool]) -> None:
         audit.tolerate(name, message="a temporary file was not finished")
     elif name.startswith(_BLOBS):
         audit.tolerate(name, message="no ledger entry names this blob")
+    elif name.startswith("imports/"):
+        audit.tolerate(name, message="a bundle was not imported to its end")
     elif name.startswith(TORN_PREFIX):
         audit.tolerate(name, message="no ledger entry names this torn line")
     else:
@@ -161,7 +207,7 @@ def _files_of(root: Path) -> list[Path]:
     return sorted(found)
 
 
-def _copy_names(entry: Entry) -> list[str]:
+def _copy_names(entry: Entry, left_out: frozenset[str]) -> list[str]:
     if entry.kind == "checkpoint.signed":
         return [f"checkpoints/{entry.number('size')}.note"]
     if entry.kind == "key.added":
@@ -169,7 +215,8 @@ def _copy_names(entry: Entry) -> list[str]:
     if entry.kind not in {"campaign.locked", "report.recorded"}:
         return []
     folder, roles = f"campaigns/{entry.text('campaign')}", {"lock", "protocol", "report"}
-    return [f"{folder}/{item['name']}" for item in entry.blobs() if item.get("role") in roles]
+    kept = [item for item in entry.blobs() if item["sha256"] not in left_out]
+    return [f"{folder}/{item['name']}" for item in kept if item.get("role") in roles]
 
 
 def _spools(entries: Sequence[Entry]) -> dict[str, bool]:
@@ -246,7 +293,7 @@ def check_blobs(audit: Audit) -> None:
         for item in entry.blobs():
             sha256 = str(item["sha256"])
             audit.items += 1
-            if sha256 in audit.broken_blobs:
+            if sha256 in audit.broken_blobs or sha256 in audit.left_out:
                 continue  # named by check 6; opening a pipe would wait for its writer
             found = audit.blobs.digest(sha256)
             if found is None:
@@ -271,7 +318,7 @@ def check_copies(audit: Audit) -> None:
         if any(str(item["sha256"]) in audit.broken_blobs for item in entry.blobs()):
             continue
         _check_payload_hashes(audit, entry)
-        for name, content in copies_of(entry, audit.blobs).items():
+        for name, content in copies_of(entry, audit.blobs, left_out=audit.left_out).items():
             if name in newest:
                 older.setdefault(name, set()).add(newest[name])
             newest[name] = sha256_hex(content)
@@ -310,7 +357,10 @@ def _check_payload_hashes(audit: Audit, entry: Entry) -> None:
     elif entry.kind == "report.recorded":
         files = entry.payload["files"]
         recorded = [[one["name"], one["sha256"]] for one in files] if isinstance(files, list) else []  # type: ignore[index,call-overload]
-        found_files = [[item["name"], sha256_hex(audit.read_blob(str(item["sha256"])))] for item in entry.blobs()]
+        kept = [item for item in entry.blobs() if item["sha256"] not in audit.left_out]
+        found_files = [[item["name"], sha256_hex(audit.read_blob(str(item["sha256"])))] for item in kept]
+        gone = {item["name"] for item in entry.blobs()} - {item["name"] for item in kept}
+        recorded = [one for one in recorded if one[0] not in gone]
         if recorded != found_files:
             where = place_of(entry, "payload.files")
             audit.find(where, message="not the hashes of the report's files", expected=found_files, found=recorded)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from protocols.canonical import canonical_bytes, parse_real, sha256_hex
@@ -18,8 +20,10 @@ from protocols.schema import Protocol
 from protocols.verdicts import combine
 from recorder.audit_context import Audit, place_of
 from recorder.campaign_state import CampaignState, LoadEntries, read_campaigns
+from recorder.keys import parse_verifier_key
 from recorder.ledger import Entry
 from recorder.measure import locked_calibrations, measure_campaign, protocol_of_source
+from recorder.reviews import review_problem
 from recorder.row_values import read_object
 from recorder.rows import REQUEST_INDEX, read_exchanges, read_verdict
 
@@ -38,6 +42,7 @@ class Judged(NamedTuple):
     """One recorded verdict: the gate results computed again, and what was recorded."""
 
     entry: Entry
+    superseded_by: Entry | None
     results: tuple[GateResult, ...]
     recorded: list[dict[str, Any]]
     verdict: dict[str, Any]
@@ -55,30 +60,35 @@ def _read_locked(audit: Audit, state: CampaignState) -> Locked:
 def check_promises(audit: Audit) -> None:
     """(12) What the lock names by hash is what was recorded beside it."""
     for state in audit.chosen():
-        lock, protocol = _locked(audit, state)
-        where = place_of(state.locked)
-        index = read_object(audit.read_blob(state.locked.blob(REQUEST_INDEX)), where)
-        requests = {reference: sha256_hex(audit.read_blob(str(name))) for reference, name in index.items()}
-        texts = {str(item["name"]): str(item["sha256"]) for item in state.locked.blobs() if item["role"] == "text"}
-        margins = {(gate.id, gate.margin_pct, gate.alpha) for gate in protocol.gates if gate.kind == "loss"}
-        locked_margins = {(one.gate, one.margin_pct, one.alpha) for one in lock.margins}
-        pairs: tuple[tuple[str, object, object], ...] = (
-            ("lock_sha256", state.locked.lock, lock.sha256()),
-            ("protocol_id", protocol.id, lock.protocol_id),
-            ("protocol_sha256", protocol.sha256(), lock.protocol_sha256),
-            ("requests", requests, lock.requests),
-            ("text_blobs", texts, lock.text_blobs),
-            ("schedule", locked_positions(expand_schedule(protocol.schedule)), lock.schedule),
-            ("seed_commitment", seed_commitment(protocol.schedule), lock.seed_commitment),
-            ("margins", sorted(margins) if lock.margins else [], sorted(locked_margins)),
-            ("looks", True, _levels_hold(lock, protocol)),
-            ("request files", set(protocol.request_references()), set(lock.requests)),
-        )
-        for member, expected, found in pairs:
-            audit.items += 1
-            if expected != found:
-                place = f"{where}: lock of {state.campaign_id}, {member}"
-                audit.find(place, message="the lock and what it froze differ", expected=expected, found=found)
+        with audit.tolerating_redaction(place_of(state.locked), "what the lock froze"):
+            _check_promises(audit, state)
+
+
+def _check_promises(audit: Audit, state: CampaignState) -> None:
+    lock, protocol = _locked(audit, state)
+    where = place_of(state.locked)
+    index = read_object(audit.read_blob(state.locked.blob(REQUEST_INDEX)), where)
+    requests = {reference: sha256_hex(audit.read_blob(str(name))) for reference, name in index.items()}
+    texts = {str(item["name"]): str(item["sha256"]) for item in state.locked.blobs() if item["role"] == "text"}
+    margins = {(gate.id, gate.margin_pct, gate.alpha) for gate in protocol.gates if gate.kind == "loss"}
+    locked_margins = {(one.gate, one.margin_pct, one.alpha) for one in lock.margins}
+    pairs: tuple[tuple[str, object, object], ...] = (
+        ("lock_sha256", state.locked.lock, lock.sha256()),
+        ("protocol_id", protocol.id, lock.protocol_id),
+        ("protocol_sha256", protocol.sha256(), lock.protocol_sha256),
+        ("requests", requests, lock.requests),
+        ("text_blobs", texts, lock.text_blobs),
+        ("schedule", locked_positions(expand_schedule(protocol.schedule)), lock.schedule),
+        ("seed_commitment", seed_commitment(protocol.schedule), lock.seed_commitment),
+        ("margins", sorted(margins) if lock.margins else [], sorted(locked_margins)),
+        ("looks", True, _levels_hold(lock, protocol)),
+        ("request files", set(protocol.request_references()), set(lock.requests)),
+    )
+    for member, expected, found in pairs:
+        audit.items += 1
+        if expected != found:
+            place = f"{where}: lock of {state.campaign_id}, {member}"
+            audit.find(place, message="the lock and what it froze differ", expected=expected, found=found)
 
 
 def _levels_hold(lock: Lock, protocol: Protocol) -> bool:
@@ -94,7 +104,8 @@ def check_requests(audit: Audit) -> None:
         lock, protocol = _locked(audit, state)
         for load in state.loads.values():
             if load.sealed is not None:
-                _check_exchanges(audit, load, load.sealed, lock, protocol)
+                with audit.tolerating_redaction(place_of(load.sealed), f"the requests of {load.load_id}"):
+                    _check_exchanges(audit, load, load.sealed, lock, protocol)
     audit.counts["requests"] = audit.items
 
 
@@ -126,9 +137,12 @@ def _judged(audit: Audit) -> list[Judged]:
         lock, protocol = _locked(audit, state)
         for entry in state.verdicts:
             then = read_campaigns(audit.entries[: entry.seq])[state.campaign_id]
-            measured = measure_campaign(then, lock, audit.read_blob, protocol=protocol)
-            results = evaluate_gates(protocol, measured, calibrations=locked_calibrations(lock), levels=lock.levels())
-            found.append(Judged(entry, results, *read_verdict(entry, audit.read_blob)))
+            with audit.tolerating_redaction(place_of(entry), "gates and verdict"):
+                measured = measure_campaign(then, lock, audit.read_blob, protocol=protocol)
+                calibrations, levels = locked_calibrations(lock), lock.levels()
+                results = evaluate_gates(protocol, measured, calibrations=calibrations, levels=levels)
+                later = next((one for one in state.verdicts if one.payload.get("rejudges") == entry.seq), None)
+                found.append(Judged(entry, later, results, *read_verdict(entry, audit.read_blob)))
     return found
 
 
@@ -140,35 +154,102 @@ def _as_recorded(payload: Mapping[str, object]) -> dict[str, Any]:
 
 def check_gates(audit: Audit) -> None:
     """(14) The gates, evaluated again from raw bytes, give what is recorded."""
-    for entry, results, recorded, _ in audit.once(("judged",), lambda: _judged(audit)):
-        where = place_of(entry)
-        found_ids, expected_ids = [one.get("id") for one in recorded], [result.id for result in results]
-        if found_ids != expected_ids:
-            audit.find(f"{where}: gates", message="not the locked gates", expected=expected_ids, found=found_ids)
-            continue
-        for result, one in zip(results, recorded, strict=True):
-            audit.items += 1
-            for path, expected, found in differences(_as_recorded(result.payload()), one):
-                place = f"{where}: gate {result.id}{path}"
-                audit.find(place, message="not what the raw bytes give", expected=expected, found=found)
-        short = [{name: one.get(name) for name in ("id", "kind", "status", "required")} for one in recorded]
-        if short != entry.payload["gates"]:
-            audit.find(f"{where}: payload.gates", message="not the recorded results", expected=short)
+    for judged in audit.once(("judged",), lambda: _judged(audit)):
+        with _unless_superseded(audit, judged):
+            _check_gates(audit, judged)
     audit.counts["gates"] = audit.items
+
+
+def _check_gates(audit: Audit, judged: Judged) -> None:
+    entry, results, recorded = judged.entry, judged.results, judged.recorded
+    where = place_of(entry)
+    found_ids, expected_ids = [one.get("id") for one in recorded], [result.id for result in results]
+    if found_ids != expected_ids:
+        audit.find(f"{where}: gates", message="not the locked gates", expected=expected_ids, found=found_ids)
+        return
+    for result, one in zip(results, recorded, strict=True):
+        audit.items += 1
+        for path, expected, found in differences(_as_recorded(result.payload()), one):
+            place = f"{where}: gate {result.id}{path}"
+            audit.find(place, message="not what the raw bytes give", expected=expected, found=found)
+    short = [{name: one.get(name) for name in ("id", "kind", "status", "required")} for one in recorded]
+    if short != entry.payload["gates"]:
+        audit.find(f"{where}: payload.gates", message="not the recorded results", expected=short)
 
 
 def check_verdict(audit: Audit) -> None:
     """(15) The verdict is the combination of the gates."""
-    for entry, results, _, recorded in audit.once(("judged",), lambda: _judged(audit)):
-        audit.items += 1
-        where, verdict = place_of(entry), combine(results)
-        for path, expected, found in differences(_as_recorded(verdict.payload()), recorded):
-            audit.find(f"{where}: verdict{path}", message="not what the gates give", expected=expected, found=found)
-        for member, expected in (("status", verdict.status), ("exit_code", verdict.exit_code)):
-            if entry.payload[member] != expected:
-                place = f"{where}: payload.{member}"
-                audit.find(place, message="not what the gates give", expected=expected, found=entry.payload[member])
+    for judged in audit.once(("judged",), lambda: _judged(audit)):
+        with _unless_superseded(audit, judged):
+            _check_verdict(audit, judged)
+    for state in audit.chosen():
+        _check_rejudged(audit, state)
     audit.counts["verdicts"] = audit.items
+
+
+@contextmanager
+def _unless_superseded(audit: Audit, judged: Judged) -> Iterator[None]:
+    """Take what the block finds for an open point where a later verdict judges this one again: that one counts."""
+    before = len(audit.findings)
+    yield
+    later = judged.superseded_by
+    if later is not None and len(audit.findings) > before:
+        del audit.findings[before:]
+        audit.open_points.append(
+            f"{place_of(judged.entry)}: not the verdict that this Assay gives; {place_of(later)} judges it again"
+        )
+
+
+def _check_rejudged(audit: Audit, state: CampaignState) -> None:
+    """Each further verdict links to the one before it."""
+    for before, entry in pairwise(state.verdicts):
+        found = entry.payload.get("rejudges")
+        if found != before.seq:
+            place = f"{place_of(entry)}: payload.rejudges"
+            audit.find(place, message="it must link to the verdict before it", expected=before.seq, found=found)
+    if state.verdicts and "rejudges" in state.verdicts[0].payload:
+        audit.find(f"{place_of(state.verdicts[0])}: payload.rejudges", message="there is no verdict before it")
+
+
+def _check_verdict(audit: Audit, judged: Judged) -> None:
+    entry, results, recorded = judged.entry, judged.results, judged.verdict
+    audit.items += 1
+    where, verdict = place_of(entry), combine(results)
+    for path, expected, found in differences(_as_recorded(verdict.payload()), recorded):
+        audit.find(f"{where}: verdict{path}", message="not what the gates give", expected=expected, found=found)
+    for member, expected in (("status", verdict.status), ("exit_code", verdict.exit_code)):
+        if entry.payload[member] != expected:
+            place = f"{where}: payload.{member}"
+            audit.find(place, message="not what the gates give", expected=expected, found=entry.payload[member])
+
+
+def check_against(audit: Audit) -> None:
+    """(18) The campaign promised exactly what a lock says that was kept elsewhere."""
+    if audit.against is None:
+        return
+    state = audit.chosen()[-1]
+    expected, found = json.loads(audit.against), json.loads(audit.read_blob(state.locked.blob("lock")))
+    audit.items += 1
+    where = f"{place_of(state.locked)}: lock of {state.campaign_id}"
+    named = [*differences(expected, found)]
+    for path, wanted, other in named:
+        audit.find(f"{where}{path}", message="not what was promised", expected=wanted, found=other)
+    if expected != found and not named:
+        audit.find(where, message="a real number differs in its last digits from the lock that was kept elsewhere")
+
+
+def check_reviews(audit: Audit) -> None:
+    """(17) Each review links to a recorded verdict, and is signed by the key that it names."""
+    origin = audit.entries[0].text("origin")
+    for state in audit.campaigns().values():
+        for entry in state.others:
+            if entry.kind != "review.recorded":
+                continue
+            audit.items += 1
+            if (problem := review_problem(entry, state, origin)) is not None:
+                audit.find(place_of(entry), message=problem)
+            elif not any(parse_verifier_key(entry.text("verifier_key")).raw == key.raw for key in audit.trusted_keys):
+                audit.open_points.append(f"{place_of(entry)}: its reviewer's key is not one of the trusted keys")
 
 
 def differences(expected: object, found: object, path: str = "") -> Iterator[tuple[str, object, object]]:

@@ -9,9 +9,11 @@ from typing import Any, Final
 from protocols.canonical import JsonValue, canonical_bytes, sha256_hex
 from protocols.errors import EvidenceError
 from protocols.gates import GateResult
+from protocols.measurements import Arm, Block, CheckObservation
 from protocols.schedule import Position
 from protocols.verdicts import Verdict
 from recorder.campaign_state import CampaignState, LoadEntries, read_campaigns
+from recorder.checks import CHECK_RECEIPT, check_receipt, read_checks
 from recorder.journal import Journal
 from recorder.load_recorder import LoadRecorder, seal_load
 from recorder.receipts import detail_blob, record_receipt
@@ -52,6 +54,15 @@ class CampaignRecorder:
             lock_sha256=self._lock_sha256,
         )
 
+    def record_check(self, observation: CheckObservation, blocks: Mapping[str, Block]) -> None:
+        """Record what a check left of an arm, once."""
+        payload, attachments = check_receipt(observation, blocks)
+        self.record_receipt(CHECK_RECEIPT, payload, attachments)
+
+    def recorded_checks(self) -> frozenset[tuple[str, Arm]]:
+        """Return the checks that are recorded, each with its arm."""
+        return frozenset((one.check, one.arm) for one in read_checks(self._state(), self._journal.blobs.read))
+
     def open_load(self, position: Position) -> LoadRecorder:
         """Open the load of one place of the locked schedule.
 
@@ -80,9 +91,25 @@ class CampaignRecorder:
 
     def record_interruption(self, reason: str) -> None:
         """Record that the campaign was stopped before its end."""
+        self._record_reason("campaign.interrupted", reason)
+
+    def record_cancellation(self, reason: str) -> None:
+        """Give the campaign up for good: what is open is sealed as PARTIAL, the reason recorded, a checkpoint signed.
+
+        It stays an attempt at its question. Raises `EvidenceError` if it has a verdict, or was cancelled before.
+        """
+        state = self._state()
+        if state.verdicts or state.is_cancelled:
+            what = "has its verdict" if state.verdicts else "was cancelled before"
+            raise EvidenceError(f"campaign {self.campaign_id} {what}")
+        self.seal_abandoned()
+        self._record_reason("campaign.cancelled", reason)
+        self._journal.checkpoint()
+
+    def _record_reason(self, kind: str, reason: str) -> None:
         blob = self._journal.store_blob("reason.txt", "reason", self._journal.secrets.text(reason.encode()))
         payload: dict[str, JsonValue] = {"campaign": self.campaign_id}
-        self._journal.record("campaign.interrupted", payload, lock=self._lock_sha256, blobs=[blob])
+        self._journal.record(kind, payload, lock=self._lock_sha256, blobs=[blob])
 
     def seal_abandoned(self) -> list[str]:
         """Seal every load that a crash left open as PARTIAL, with what its spool holds. Returns their names."""
@@ -101,13 +128,18 @@ class CampaignRecorder:
         return len(self._state().loads)
 
     def record_verdict(self, results: Sequence[GateResult], verdict: Verdict) -> None:
-        """Record the gate results and the verdict, and sign a checkpoint."""
+        """Record the gate results and the verdict, and sign a checkpoint.
+
+        A later verdict judges the one before it again; that one stays, and the new entry links to it.
+        """
+        before = self._state().verdicts
         detail = {"results": [result.payload() for result in results], "verdict": verdict.payload()}
         blob = self._journal.store_blob("detail.json", "detail", canonical_bytes(detail))
         payload: dict[str, JsonValue] = {
             "campaign": self.campaign_id,
             "status": verdict.status,
             "exit_code": verdict.exit_code,
+            **({"rejudges": before[-1].seq} if before else {}),
             "gates": [
                 {"id": one.id, "kind": one.kind, "status": one.status, "required": one.required} for one in results
             ],

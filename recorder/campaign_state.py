@@ -8,6 +8,7 @@ from typing import Literal, cast
 
 from protocols.canonical import JsonValue
 from protocols.errors import EvidenceError, UsageError
+from recorder.archive import is_safe_name
 from recorder.ledger import Entry
 
 SealedState = Literal["COMPLETE", "PARTIAL", "INVALID"]
@@ -67,6 +68,11 @@ class CampaignState:
         """Hash of its lock."""
         return self.locked.lock or ""
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was given up for good."""
+        return any(entry.kind == "campaign.cancelled" for entry in self.others)
+
     def open_loads(self) -> list[LoadEntries]:
         """Return the loads that were opened and never sealed."""
         return [load for load in self.loads.values() if load.sealed is None]
@@ -91,6 +97,8 @@ def read_campaigns(entries: Iterable[Entry]) -> dict[str, CampaignState]:
             continue
         where = f"ledger entry {entry.seq} ({entry.kind})"
         name = entry.text("campaign")
+        if not is_safe_name(name) or "/" in name:
+            raise EvidenceError(f"{name!r} cannot name a campaign", where=where)
         if entry.kind == "campaign.locked":
             if name in campaigns:
                 raise EvidenceError(f"campaign {name} is locked twice", where=where)
@@ -105,6 +113,8 @@ def read_campaigns(entries: Iterable[Entry]) -> dict[str, CampaignState]:
 def _sort_in(state: CampaignState, entry: Entry, where: str) -> None:
     if entry.kind == "load.opened":
         load_id = entry.text("load")
+        if not is_safe_name(load_id) or load_id.split("/")[:-1] != [state.campaign_id]:
+            raise EvidenceError(f"{load_id!r} cannot name a load of {state.campaign_id}", where=where)
         if load_id in state.loads:
             raise EvidenceError(f"load {load_id} is opened twice", where=where)
         if not isinstance(entry.payload.get("position"), dict):

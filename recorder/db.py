@@ -21,6 +21,7 @@ from sqlalchemy.pool import StaticPool
 
 from protocols.errors import AssayError, EvidenceError, HostError
 from recorder.files import Files
+from recorder.migrations import create_schema, migrate
 from recorder.tables import APPLICATION_ID, DERIVED, SCHEMA_VERSION, metadata
 
 Row = Mapping[str, Any]
@@ -68,7 +69,7 @@ class Database:
             engine, place=engine.url.render_as_string(hide_password=True), files=files or Files(), is_read_only=False
         )
         with database.transaction() as connection:
-            metadata.create_all(connection)
+            migrate(connection)
         return database
 
     @classmethod
@@ -76,8 +77,8 @@ class Database:
         """Open the SQLite file for reading, without changing anything on the disk.
 
         ``is_live`` says that a recorder has it open: then its write-ahead log is shared. After a crash the log is left
-        over, and reading it needs a writable folder: both files are copied to a temporary one. Else the file is read
-        as immutable.
+        over, and reading it needs a writable folder: both files are copied to a temporary one. So is a database of an
+        older schema, and the copy is migrated. Else the file is read as immutable.
         """
         log = path.with_name(path.name + "-wal")
         resources = ExitStack()
@@ -85,10 +86,14 @@ class Database:
             if not path.is_file():
                 raise EvidenceError("the database is missing", where=str(path), hint=_REBUILD_HINT)
             address = f"file:{_quoted(path)}?mode=ro"
-            if not is_live and log.exists() and log.stat().st_size:
+            has_log = log.exists() and log.stat().st_size > 0
+            is_old = not is_live and _is_of_an_older_schema(path)
+            if not is_live and (has_log or is_old):
                 folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="assay-audit-")))
-                for source in (path, log):
+                for source in (path, log) if has_log else (path,):
                     shutil.copyfile(source, folder / source.name)
+                if is_old:
+                    cls.open(folder / path.name).close()
                 address = f"file:{_quoted(folder / path.name)}"
             elif not is_live:
                 address += "&immutable=1"
@@ -106,9 +111,12 @@ class Database:
             with self.transaction() as connection:
                 connection.execute(text(f"PRAGMA application_id = {APPLICATION_ID}"))
                 connection.execute(text(f"PRAGMA user_version = {SCHEMA_VERSION}"))
-                metadata.create_all(connection)
+                create_schema(connection)
         elif application != APPLICATION_ID:
             raise EvidenceError("this is another program's database", where=self.place)
+        elif 1 <= version < SCHEMA_VERSION:
+            with self.transaction() as connection:
+                migrate(connection)
         elif version != SCHEMA_VERSION:
             raise EvidenceError(
                 f"the schema version is {version}, this Assay writes {SCHEMA_VERSION}",
@@ -152,6 +160,14 @@ class Database:
         """Close; SQLite then folds its write-ahead log into the file."""
         self.engine.dispose()
         self._resources.close()
+
+
+def _is_of_an_older_schema(path: Path) -> bool:
+    """Whether a file is a database of ours that an older Assay wrote: both numbers stand in its header."""
+    with path.open("rb") as file:
+        header = file.read(100)
+    version, application = int.from_bytes(header[60:64], "big"), int.from_bytes(header[68:72], "big")
+    return len(header) == 100 and application == APPLICATION_ID and 1 <= version < SCHEMA_VERSION
 
 
 def _quoted(path: Path) -> str:
@@ -205,5 +221,7 @@ def database_errors(place: str) -> Iterator[None]:
             hint = _FULL_HINT if "full" in message else hint
             raise HostError(f"the database cannot be used: {message}", where=place, hint=hint) from error
         raise EvidenceError(f"the database is damaged: {message}", where=place, hint=_REBUILD_HINT) from error
+    except UnicodeDecodeError as error:
+        raise EvidenceError("the database holds text that is not UTF-8", where=place, hint=_REBUILD_HINT) from error
     except OSError as error:
         raise HostError(f"the database cannot be used: {error.strerror}", where=place, hint=_FULL_HINT) from error

@@ -210,9 +210,12 @@ class DerivedRequest:
         )
 
 
-def derive_request(wire: Wire, kind: Kind) -> DerivedRequest:
-    """Derive everything that one exchange says. Never raises, whatever the bytes are."""
-    response = parse_response(wire.reads)
+def derive_request(wire: Wire, kind: Kind, response: Response | None = None) -> DerivedRequest:
+    """Derive everything that one exchange says. Never raises, whatever the bytes are.
+
+    ``response`` is ``parse_response(wire.reads)``, for a caller that has it already.
+    """
+    response = response or parse_response(wire.reads)
     tally = Tally(_DECODERS[kind])
     answer = read_answer(response, tally, kind)
     numbers = numbers_of(tally)
@@ -290,11 +293,12 @@ def derive_request(wire: Wire, kind: Kind) -> DerivedRequest:
 
 def _token_events(events: Sequence[StreamEvent]) -> tuple[StreamEvent, ...]:
     """Return the events that brought tokens: by ids where those came along the way, else by text."""
-    with_text = tuple(event for event in events if event.role in _TOKEN_ROLES and event.text)
-    with_ids = tuple(event for event in events if event.token_ids and event.role in _TOKEN_ROLES)
+    with_ids = tuple([event for event in events if event.token_ids and event.role in _TOKEN_ROLES])
+    if len(with_ids) > 1 or (with_ids and with_ids[0].role != FINAL):
+        return with_ids
     # All ids in the final event are a list, not a time line.
-    is_list = len(with_ids) == 1 and with_ids[0].role == FINAL and len(with_text) > 1
-    return with_ids if with_ids and not is_list else with_text
+    with_text = tuple([event for event in events if event.role in _TOKEN_ROLES and event.text])
+    return with_text if len(with_text) > 1 or not with_ids else with_ids
 
 
 def _ending(

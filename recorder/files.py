@@ -42,9 +42,9 @@ class Files:
 
     def write(self, descriptor: int, data: bytes | memoryview) -> None:
         """Write all of ``data``; a short write is continued."""
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        written = os.write(descriptor, data)  # nearly always all of it
+        while written < len(data):
+            written += os.write(descriptor, memoryview(data)[written:])
 
     def fsync(self, descriptor: int) -> None:
         """Force a file to the disk."""
@@ -138,7 +138,8 @@ class AppendFile(io.RawIOBase):
         """Close the file; doing it twice is harmless."""
         if not self.closed:
             super().close()
-            self._files.close(self._descriptor)
+            with host_errors("close a file", self.path):
+                self._files.close(self._descriptor)
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:

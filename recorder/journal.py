@@ -12,13 +12,15 @@ A fault at any step leaves the state before or after that step; `recovery` bring
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from protocols.canonical import JsonValue
 from protocols.errors import EvidenceError
+from recorder.archive import is_safe_name
 from recorder.blobs import BlobStore
 from recorder.checkpoint import Checkpoint, sign_checkpoint
 from recorder.clock import Clock
@@ -30,7 +32,17 @@ from recorder.rows import derive_rows
 from recorder.secrets import SecretFilter
 from recorder.spool import SealedFile
 
-CHECKPOINTED: Final = frozenset({"campaign.locked", "load.sealed", "verdict.recorded", "report.recorded"})
+CHECKPOINTED: Final = frozenset(
+    {
+        "campaign.locked",
+        "load.sealed",
+        "verdict.recorded",
+        "report.recorded",
+        "review.recorded",
+        "campaign.cancelled",
+        "bundle.imported",
+    }
+)
 """Kinds of entries that a signed checkpoint must follow at once."""
 HOUSEKEEPING: Final = frozenset({"store.recovered", "key.added"})
 """Kinds that may stand between such an entry and its checkpoint after a crash."""
@@ -163,18 +175,27 @@ def key_name(payload: Mapping[str, JsonValue]) -> str:
     return f"keys/{payload['file']}"
 
 
-def copies_of(entry: Entry, blobs: BlobStore) -> dict[str, bytes]:
-    """Return the copies that an entry demands: path below the store, and content."""
+def copies_of(entry: Entry, blobs: BlobStore, *, left_out: Container[str] = ()) -> dict[str, bytes]:
+    """Return the copies that an entry demands: path below the store, and content; those of ``left_out`` blobs aside.
+
+    Raises `EvidenceError` for a name that could leave the store, and where a blob does not hold.
+    """
+    found = {name: content() for name, content in _copies_of(entry, blobs, left_out).items()}
+    if unsafe := [name for name in found if not is_safe_name(name)]:
+        raise EvidenceError(f"{unsafe[0]!r} could leave the store", where=f"ledger entry {entry.seq} ({entry.kind})")
+    return found
+
+
+def _copies_of(entry: Entry, blobs: BlobStore, left_out: Container[str]) -> dict[str, Callable[[], bytes]]:
     if entry.kind == "checkpoint.signed":
-        return {note_name(entry.number("size")): entry.text("note").encode()}
+        return {note_name(entry.number("size")): entry.text("note").encode}
     if entry.kind == "key.added":
-        return {key_name(entry.payload): f"{entry.text('verifier_key')}\n".encode()}
-    if entry.kind in {"campaign.locked", "report.recorded"}:
-        folder = f"campaigns/{entry.text('campaign')}"
-        roles = {"lock", "protocol", "report"}
-        chosen = [item for item in entry.blobs() if item.get("role") in roles]
-        return {f"{folder}/{item['name']}": blobs.read(str(item["sha256"])) for item in chosen}
-    return {}
+        return {key_name(entry.payload): f"{entry.text('verifier_key')}\n".encode}
+    if entry.kind not in {"campaign.locked", "report.recorded"}:
+        return {}
+    folder, roles = f"campaigns/{entry.text('campaign')}", {"lock", "protocol", "report"}
+    chosen = [item for item in entry.blobs() if item.get("role") in roles and item["sha256"] not in left_out]
+    return {f"{folder}/{item['name']}": partial(blobs.read, str(item["sha256"])) for item in chosen}
 
 
 def due_checkpoint(entries: Iterable[Entry]) -> Entry | None:

@@ -161,25 +161,12 @@ def load_signer(name: str = DEFAULT_NAME, *, home: Path | None = None, files: Fi
 
 def _make_signer(name: str, path: Path, files: Files) -> Signer:
     signer = Signer(name=name, seed=Ed25519PrivateKey.generate().private_bytes_raw())
-    with host_errors("make a private key", path):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        files.replace_file(path, (signer.text() + "\n").encode(), mode=_TIGHT_MODE)
+    write_signer(signer, path, files)
     return signer
 
 
-def trusted_keys(*, home: Path | None = None) -> tuple[VerifierKey, ...]:
-    """Return the user's key ring: the public half of each own key, and every ``trusted/*.pub``.
-
-    A file that cannot be read as a key raises, since leaving it out would quietly change what is trusted.
-    """
-    folder = home or key_home()
-    own = [load_signer(path.stem, home=folder).public() for path in sorted(folder.glob("*.key"))]
-    others: list[VerifierKey] = []
-    for path in sorted((folder / "trusted").glob("*.pub")):
-        with host_errors("read a trusted key", path):
-            text = path.read_text("ascii", errors="replace").strip()
-        try:
-            others.append(parse_verifier_key(text))
-        except EvidenceError as error:
-            raise EvidenceError(str(error), where=str(path), hint="mend or remove this file") from error
-    return (*own, *others)
+def write_signer(signer: Signer, path: Path, files: Files) -> None:
+    """Write a private key, readable by its owner only. Raises `HostError` by the disk."""
+    with host_errors("make a private key", path):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.replace_file(path, (signer.text() + "\n").encode(), mode=_TIGHT_MODE)

@@ -31,6 +31,7 @@ KINDS: Final = frozenset(
         "store.created",
         "store.recovered",
         "key.added",
+        "bundle.imported",
         "campaign.locked",
         "preflight.recorded",
         "receipt.recorded",
@@ -38,7 +39,9 @@ KINDS: Final = frozenset(
         "load.sealed",
         "campaign.interrupted",
         "campaign.resumed",
+        "campaign.cancelled",
         "verdict.recorded",
+        "review.recorded",
         "report.recorded",
         "checkpoint.signed",
     }
@@ -277,7 +280,8 @@ class Ledger:
         """Close the file; doing it twice is harmless."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
-            self._files.close(descriptor)
+            with host_errors("close the ledger", self.path):
+                self._files.close(descriptor)
 
     def _remember(self, entry: Entry) -> None:
         self._entries.append(entry)

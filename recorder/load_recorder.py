@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Final, cast
 
 from protocols.canonical import JsonValue
 from protocols.errors import AssayError
@@ -45,7 +45,7 @@ class ExchangeSink:
         self._filter: Final = journal.secrets.reads()
         self.error: AssayError | None = None
         with host_errors("record a request", file.path):
-            self._writer: Final = WireWriter(cast("BinaryIO", file))
+            self._writer: Final = WireWriter(file.write)
             self._writer.sent_bytes(journal.secrets.request(request))
 
     def on_sent(self, t_ns: int) -> None:

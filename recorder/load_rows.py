@@ -43,8 +43,8 @@ def derive_load_rows(entry: Entry, read_blob: ReadBlob) -> RowMap:
         for table, found in exchange_rows(read, entry_seq=entry.seq, blob_sha256=blob_sha256).items():
             rows.setdefault(table, []).extend(found)
         if read.exchange.route.startswith(_PROPS_ROUTE) and read.response.status == _OK:
-            body = b"".join(piece.data for piece in read.response.body)
-            props = {"ordinal": read.exchange.number, "props_json": plain_text(body.decode("utf-8", "replace"))}
+            body = read.response.body.data.decode("utf-8", "replace")
+            props = {"ordinal": read.exchange.number, "props_json": plain_text(body)}
             rows.setdefault("props", []).append(props)
     if SAMPLES in names:
         samples = parse_samples(read_blob(names[SAMPLES]))

@@ -13,6 +13,7 @@ from protocols.schema import Protocol
 from protocols.stats import Calibration
 from protocols.yaml_tree import parse_yaml, plain_value
 from recorder.campaign_state import CampaignState, LoadEntries
+from recorder.checks import read_checks
 from recorder.host_counts import host_counts
 from recorder.ledger import Entry
 from recorder.load_files import SAMPLES, parse_samples
@@ -24,7 +25,7 @@ from recorder.rows import ReadBlob, read_exchanges, seal_reason
 def measure_campaign(
     state: CampaignState, lock: Lock, read_blob: ReadBlob, *, protocol: Protocol
 ) -> CampaignMeasurements:
-    """Derive the measurements of every load from raw bytes, in schedule order.
+    """Derive the measurements of every load from raw bytes, in schedule order, and read what the checks left.
 
     Telemetry is read only where the protocol has rules of validity that look at it.
 
@@ -35,7 +36,8 @@ def measure_campaign(
     for place in lock.schedule:
         tries = [load for load in state.loads.values() if load.index == place.index and load.sealed is not None]
         loads += [_measure(place, load, read_blob, protocol) for load in tries] or [_not_run(place)]
-    return CampaignMeasurements(loads=tuple(loads))
+    checks = read_checks(state, read_blob) if protocol.checks else ()
+    return CampaignMeasurements(loads=tuple(loads), checks=checks)
 
 
 def _measure(place: LockedPosition, load: LoadEntries, read_blob: ReadBlob, protocol: Protocol) -> LoadMeasurement:

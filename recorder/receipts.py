@@ -24,10 +24,10 @@ def record_receipt(
     payload: Mapping[str, object],
     attachments: Mapping[str, bytes],
     *,
-    campaign_id: str,
-    lock_sha256: str,
+    campaign_id: str | None = None,
+    lock_sha256: str | None = None,
 ) -> Entry:
-    """Record one receipt of a campaign, secrets replaced.
+    """Record one receipt, secrets replaced; of a campaign if one is given, else of the store itself.
 
     Raises ValueError for a kind or an attachment name that could not stand in a ledger payload, `HostError` where the
     disk refuses.
@@ -37,7 +37,9 @@ def record_receipt(
     blobs = [detail_blob(journal, payload)]
     for name, content in attachments.items():
         blobs.append(journal.store_blob(checked_name(name), "attachment", filtered(journal, content)))
-    named: dict[str, JsonValue] = {"campaign": campaign_id, "receipt": kind}
+    named: dict[str, JsonValue] = {"receipt": kind}
+    if campaign_id is not None:
+        named["campaign"] = campaign_id
     return journal.record("receipt.recorded", named, lock=lock_sha256, blobs=blobs)
 
 

@@ -3,6 +3,7 @@
 1. The database is brought up to the ledger.
 2. Torn ledger lines that were moved aside, blobs that nothing names, and temporary files are put on record in one
    ``store.recovered`` entry; blobs and torn lines stay, temporary files (unfinished by definition) go.
+   A bundle that was not imported to its end is a temporary file too: its entry would have come last.
 3. Spools of sealed loads are removed. Spools of open loads stay: `seal_abandoned` makes them partial evidence.
 4. Copies that are missing, or that show an older recorded version, are written again. A copy with any other content
    is left for the audit to name.
@@ -18,6 +19,7 @@ from protocols.canonical import JsonValue, sha256_hex
 from recorder.blobs import TEMPORARY_PREFIX, BlobReference, BlobStore
 from recorder.campaign_state import read_campaigns
 from recorder.files import host_errors
+from recorder.imports import FOLDER, import_folders
 from recorder.journal import Journal, copies_of
 from recorder.ledger import Entry
 from recorder.spool import SealedFile, remove_spool, spool_files
@@ -31,17 +33,20 @@ def recover(journal: Journal) -> None:
     torn = unrecorded_torn_files(journal.root, journal.ledger.entries())
     temporary = temporary_files(journal.root)
     orphans = orphan_blobs(journal.blobs, journal.ledger.entries())
-    if torn or temporary or orphans:
+    unfinished = unfinished_imports(journal.root, journal.ledger.entries())
+    if torn or temporary or orphans or unfinished:
         payload: dict[str, JsonValue] = {
             "torn_count": len(torn),
             "torn": [_torn_payload(path) for path in torn],
-            "temporary_count": len(temporary),
+            "temporary_count": len(temporary) + len(unfinished),
         }
         sealed = [SealedFile("", "orphan", blob) for blob in orphans]
         journal.record("store.recovered", payload, blobs=sealed)
     with host_errors("remove a temporary file", journal.root):
         for path in temporary:
             journal.files.unlink(path)
+    for folder in unfinished:
+        remove_spool(folder, journal.root, journal.files)
     _remove_sealed_spools(journal)
     _restore_copies(journal)
 
@@ -72,6 +77,13 @@ def temporary_files(root: Path) -> list[Path]:
     """Return the files that a killed writer did not finish, those in the spool aside."""
     spool = root / "spool"
     return [path for path in sorted(root.rglob(f"{TEMPORARY_PREFIX}*")) if spool not in path.parents]
+
+
+def unfinished_imports(root: Path, entries: tuple[Entry, ...]) -> list[Path]:
+    """Return the folders of imported bundles that no entry names."""
+    named, folder = {one.folder for one in import_folders(entries)}, root / FOLDER
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in found if path.is_dir() and f"{FOLDER}/{path.name}" not in named]
 
 
 def referenced_blobs(entries: Iterable[Entry]) -> set[str]:

@@ -9,11 +9,12 @@ from typing import Any, Final, Literal, cast
 
 from protocols.canonical import sha256_hex
 from protocols.measurements import RequestMeasurement
+from recorder.body import Body
 from recorder.derive import DerivedRequest, derive_request
-from recorder.http1 import BodyPiece, Response, parse_response
+from recorder.http1 import Response, parse_response
 from recorder.load_files import Exchange
 from recorder.row_values import RowMap, optional_text, plain_text
-from recorder.sse import Event, EventStreamReader
+from recorder.sse import read_stream
 from recorder.wire import EndReason, Wire, read_wire
 
 Kind = Literal["native", "openai"]
@@ -61,8 +62,9 @@ class ReadExchange:
 def read_exchange(exchange: Exchange, content: bytes) -> ReadExchange:
     """Read one exchange from the content of its wire file. Never raises."""
     wire = read_wire(content)
-    derived = derive_request(wire, cast("Kind", exchange.kind)) if exchange.kind in STREAM_KINDS else None
-    return ReadExchange(exchange=exchange, wire=wire, response=parse_response(wire.reads), derived=derived)
+    response = parse_response(wire.reads)
+    derived = derive_request(wire, cast("Kind", exchange.kind), response) if exchange.kind in STREAM_KINDS else None
+    return ReadExchange(exchange=exchange, wire=wire, response=response, derived=derived)
 
 
 def exchange_rows(read: ReadExchange, *, entry_seq: int, blob_sha256: str) -> RowMap:
@@ -75,12 +77,12 @@ def exchange_rows(read: ReadExchange, *, entry_seq: int, blob_sha256: str) -> Ro
             for ordinal, (name, value) in enumerate(read.response.headers)
         ],
         "socket_read": [
-            key | {"ordinal": ordinal, "t_ns": t_ns, "data": data}
-            for ordinal, (t_ns, data) in enumerate(read.wire.reads)
+            key | {"ordinal": ordinal, "t_ns": one.t_ns, "data": one.data}
+            for ordinal, one in enumerate(read.wire.reads)
         ],
     }
     if read.derived is not None:
-        _add_stream_rows(rows, key, read.derived, raw_events(read.response.body))
+        _add_stream_rows(rows, key, read.derived, read.response.body)
     return rows
 
 
@@ -148,18 +150,9 @@ _DERIVED_COLUMNS: Final = (
 )
 
 
-def raw_events(body: tuple[BodyPiece, ...]) -> list[Event]:
-    """Return the events of an event stream with their bytes, in the order in which they are derived."""
-    reader, events = EventStreamReader(), []
-    for t_ns, data, read_index in body:
-        events += reader.feed(t_ns, data, read_index)
-    cut = reader.close()
-    return events if cut is None else [*events, cut]
-
-
-def _add_stream_rows(rows: RowMap, key: dict[str, int], derived: DerivedRequest, raw: list[Event]) -> None:
+def _add_stream_rows(rows: RowMap, key: dict[str, int], derived: DerivedRequest, body: Body) -> None:
     # A JSON document is one event without framing: its bytes are the body, which the reads hold.
-    data_of = [event.data for event in raw] if derived.is_stream else []
+    data_of = read_stream(body).data if derived.is_stream else []
     rows["sse_event"] = [
         key
         | {

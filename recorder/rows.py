@@ -90,6 +90,12 @@ def _checkpoint_signed(entry: Entry, _read: ReadBlob) -> RowMap:
     return {"checkpoint": [row]}
 
 
+def _bundle_imported(entry: Entry, _read: ReadBlob) -> RowMap:
+    row = {name: entry.text(name) for name in ("name", "store", "manifest_sha256", "trust")}
+    numbers = {name: entry.number(name) for name in ("entries", "left_out_count")}
+    return {"bundle_import": [row | numbers | {"root_sha256": entry.text("root")}]}
+
+
 def _campaign_locked(entry: Entry, read: ReadBlob) -> RowMap:
     campaign, lock_bytes = entry.text("campaign"), read(entry.blob("lock"))
     lock = parse_lock(lock_bytes)
@@ -217,8 +223,10 @@ def _preflight(entry: Entry, read: ReadBlob) -> RowMap:
 
 
 def _receipt(entry: Entry, read: ReadBlob) -> RowMap:
-    campaign = entry.text("campaign")
     payload = read(entry.blob("detail")).decode("utf-8", "replace")
+    if "campaign" not in entry.payload:
+        return {"store_receipt": [{"kind": entry.text("receipt"), "payload_json": plain_text(payload)}]}
+    campaign = entry.text("campaign")
     row = {"campaign_id": campaign, "kind": entry.text("receipt"), "payload_json": plain_text(payload)}
     return {"receipt": [row], "attachment": [*attachment_rows(entry, campaign)]}
 
@@ -245,7 +253,9 @@ def _load_opened(entry: Entry, _read: ReadBlob) -> RowMap:
 def _verdict(entry: Entry, read: ReadBlob) -> RowMap:
     campaign = entry.text("campaign")
     results, verdict = read_verdict(entry, read)
+    again = [{"campaign_id": campaign, "verdict_seq": entry.number("rejudges")}] if "rejudges" in entry.payload else []
     return {
+        "rejudgement": again,
         "gate_result": [
             {
                 "campaign_id": campaign,
@@ -282,6 +292,22 @@ def read_verdict(entry: Entry, read: ReadBlob) -> tuple[list[dict[str, Any]], di
     return results, verdict
 
 
+def _review(entry: Entry, read: ReadBlob) -> RowMap:
+    detail = read_object(read(entry.blob("detail")), f"detail of ledger entry {entry.seq}")
+    row = {
+        "campaign_id": entry.text("campaign"),
+        "verdict_seq": entry.number("verdict"),
+        "verdict_status": entry.text("verdict_status"),
+        "decision": entry.text("decision"),
+        "status": entry.text("status"),
+        "reviewer": plain_text(str(detail.get("reviewer"))),
+        "statement": plain_text(str(detail.get("statement"))),
+        "key_hash": entry.text("key_hash"),
+        "note": entry.text("note"),
+    }
+    return {"review": [row]}
+
+
 def _report(entry: Entry, read: ReadBlob) -> RowMap:
     campaign = entry.text("campaign")
     rows: list[dict[str, Any]] = []
@@ -296,6 +322,7 @@ _DERIVE: Final[Mapping[str, Callable[[Entry, ReadBlob], RowMap]]] = {
     "store.created": _store_created,
     "store.recovered": _store_recovered,
     "key.added": _key_added,
+    "bundle.imported": _bundle_imported,
     "campaign.locked": _campaign_locked,
     "preflight.recorded": _preflight,
     "receipt.recorded": _receipt,
@@ -303,7 +330,9 @@ _DERIVE: Final[Mapping[str, Callable[[Entry, ReadBlob], RowMap]]] = {
     "load.sealed": derive_load_rows,
     "campaign.interrupted": _campaign_event,
     "campaign.resumed": _campaign_event,
+    "campaign.cancelled": _campaign_event,
     "verdict.recorded": _verdict,
+    "review.recorded": _review,
     "report.recorded": _report,
     "checkpoint.signed": _checkpoint_signed,
 }

@@ -87,7 +87,7 @@ def _masked_wire(data: bytes, secrets: SecretFilter) -> bytes:
     if masked == joined or wire.problems:
         return data
     file, place = io.BytesIO(), 0
-    writer = WireWriter(file)
+    writer = WireWriter(file.write)
     if wire.request:
         writer.sent_bytes(wire.request)
     if wire.sent_ns is not None:

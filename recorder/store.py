@@ -31,7 +31,8 @@ from recorder.clock import Clock, SystemClock, compact_utc
 from recorder.db import Database
 from recorder.files import Files, host_errors
 from recorder.journal import Journal, copies_of, due_checkpoint
-from recorder.keys import DEFAULT_NAME, Signer, load_signer
+from recorder.key_ring import own_signer, rotations_to
+from recorder.keys import Signer
 from recorder.ledger import Entry, Ledger, read_entries, split_torn
 from recorder.load_files import encode_line
 from recorder.measure import measure_campaign, protocol_of_source
@@ -154,7 +155,8 @@ class Store:
     # --- writing -------------------------------------------------------------------------------------------------
 
     @property
-    def _writer(self) -> Journal:
+    def writer(self) -> Journal:
+        """Return the journal of a store that is open for writing. Raises `HostError` for any other."""
         if self._journal is None:
             raise HostError("the store is open for reading only", where=str(self.root))
         return self._journal
@@ -168,7 +170,7 @@ class Store:
         text (see `salted_text`). Raises `EvidenceError` if a hash in the lock does not fit, `ProtocolError` if the
         protocol holds a secret.
         """
-        journal, locked = self._writer, parse_lock(lock)
+        journal, locked = self.writer, parse_lock(lock)
         _check_promises(locked, requests, texts)
         if journal.secrets.text(protocol) != protocol:
             raise ProtocolError("the protocol holds a secret", hint="protocols are published: keep keys out of them")
@@ -199,16 +201,18 @@ class Store:
 
     def resume_campaign(self, campaign_id: str) -> CampaignRecorder:
         """Go on with a campaign that has no verdict yet; ``latest`` or a unique beginning of its name will do."""
-        journal, state = self._writer, self._campaign(campaign_id)
+        journal, state = self.writer, self._campaign(campaign_id)
         if state.verdicts:
             raise EvidenceError(f"campaign {state.campaign_id} has its verdict", hint="see `assay report`")
+        if state.is_cancelled:
+            raise EvidenceError(f"campaign {state.campaign_id} was cancelled", hint="`assay run` starts another one")
         payload: dict[str, JsonValue] = {"campaign": state.campaign_id}
         journal.record("campaign.resumed", payload, lock=state.lock_sha256)
         return CampaignRecorder(journal, state.campaign_id)
 
     def campaign_recorder(self, campaign_id: str) -> CampaignRecorder:
         """Add to a campaign (a report, a receipt) without resuming it."""
-        return CampaignRecorder(self._writer, self._campaign(campaign_id).campaign_id)
+        return CampaignRecorder(self.writer, self._campaign(campaign_id).campaign_id)
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -302,8 +306,10 @@ def _open_journal(
 
 
 def _close_journal(journal: Journal) -> None:
-    journal.ledger.close()
-    journal.database.close()
+    try:
+        journal.ledger.close()
+    finally:
+        journal.database.close()
 
 
 def _prepare(journal: Journal, signer: Signer | None, *, must_recover: bool, create: bool) -> None:
@@ -316,7 +322,7 @@ def _prepare(journal: Journal, signer: Signer | None, *, must_recover: bool, cre
         recover(journal)
     else:
         journal.catch_up()
-    journal.signer = signer or load_signer(DEFAULT_NAME)
+    journal.signer = signer or own_signer()
     _add_key(journal, journal.signer)
     if due_checkpoint(journal.ledger.entries()) is not None:
         journal.checkpoint()
@@ -338,6 +344,8 @@ def _add_key(journal: Journal, signer: Signer) -> None:
         "verifier_key": key.text(),
         "sha256": sha256_hex(f"{key.text()}\n".encode()),
     }
+    if rotations := rotations_to(signer.public()):
+        payload["rotations"] = [one.note for one in rotations]
     entry = journal.record("key.added", payload)
     journal.write_copies(copies_of(entry, journal.blobs))
 

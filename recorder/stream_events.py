@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from recorder.exact_json import MAX_COUNT, count_of, parse_exact
-from recorder.sse import Event, is_done
+from recorder.sse import is_done
 
 # Roles are plain texts, compared by identity: an enum's hash would cost more than the rest of an event.
 Role = Literal["token", "role", "progress", "final", "usage", "done", "error", "other", "unparsable", "unterminated"]
@@ -60,43 +60,48 @@ class Decoded(msgspec.Struct, frozen=True, gc=False):
 Decode = Callable[[bytes], Decoded]
 
 _UNPARSABLE: Final = Decoded(UNPARSABLE)
-_NOTHING: Final = Decoded(ROLE)
+
+
+# What these decoders refuse goes the slow way. A member typed ``None`` or ``Literal[0]`` is one that a plain token
+# event does not have, so that msgspec itself sorts such events out.
+_Id = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 
 
 class _Native(msgspec.Struct, gc=False):
     content: str = ""
-    tokens: tuple[int, ...] = ()
+    tokens: tuple[_Id, ...] = ()
     stop: bool = False
-    tokens_predicted: int | None = None
-    index: int = 0
-    error: Any = None
-    prompt_progress: Any = None
+    tokens_predicted: _Id | None = None
+    index: Literal[0] = 0
+    error: None = None
+    prompt_progress: None = None
 
 
 class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: Any = None
+    tool_calls: None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
-    index: int = 0
+    index: Literal[0] = 0
     text: str | None = None
     delta: _Delta | None = None
-    finish_reason: str | None = None
-    token_ids: tuple[int, ...] | None = None
-    tokens: tuple[int, ...] | None = None
-    message: Any = None
+    finish_reason: None = None
+    token_ids: None = None
+    tokens: None = None
+    message: None = None
 
 
 class _Chunk(msgspec.Struct, gc=False):
-    choices: tuple[_Choice, ...] = ()
+    choices: tuple[_Choice]
     object: str = ""
-    usage: Any = None
-    timings: Any = None
-    error: Any = None
-    tokens: Any = None
+    usage: None = None
+    timings: None = None
+    error: None = None
+    tokens: None = None
+    verbose: None = msgspec.field(default=None, name="__verbose")
 
 
 _native = msgspec.json.Decoder(_Native).decode
@@ -109,17 +114,10 @@ def decode_native(data: bytes) -> Decoded:
         event = _native(data)
     except (msgspec.MsgspecError, RecursionError):
         return _slow_native(data)
-    ids = event.tokens
-    if event.stop or event.index or event.error is not None or event.prompt_progress is not None:
+    ids, text, running = event.tokens, event.content, event.tokens_predicted
+    if event.stop or not (text or (ids and running != 0)):
         return _slow_native(data)
-    if ids and not 0 <= min(ids) <= max(ids) <= MAX_COUNT:
-        return _slow_native(data)
-    if not ids and not event.content:
-        return _NOTHING
-    if event.tokens_predicted == 0 and not event.content:
-        # A progress report of llama-server carries ``"tokens":[0]`` before anything was generated.
-        return Decoded(PROGRESS)
-    return Decoded(TOKEN, ids, event.content, "", event.tokens_predicted)
+    return Decoded(TOKEN, ids, text, "", running)
 
 
 def decode_openai(data: bytes) -> Decoded:
@@ -128,34 +126,25 @@ def decode_openai(data: bytes) -> Decoded:
         chunk = _chunk(data)
     except (msgspec.MsgspecError, RecursionError):
         return _slow_openai(data)
-    if len(chunk.choices) != 1 or chunk.usage is not None or chunk.error is not None or chunk.timings is not None:
-        return _slow_openai(data)
-    choice = chunk.choices[0]
-    if choice.finish_reason is not None or choice.index or choice.message is not None or chunk.object == "error":
-        return _slow_openai(data)
-    if choice.token_ids or choice.tokens or chunk.tokens:
-        return _slow_openai(data)
-    text, reasoning = choice.text or "", ""
+    (choice,) = chunk.choices
+    text, reasoning, is_mixed = choice.text or "", "", False
     delta = choice.delta
     if delta is not None:
-        if delta.tool_calls is not None:
-            return _slow_openai(data)
-        text = delta.content or text
-        reasoning = delta.reasoning_content or delta.reasoning or ""
-    if not text and not reasoning:
-        return _NOTHING
+        is_mixed = bool(text)
+        text, reasoning = delta.content or "", delta.reasoning_content or delta.reasoning or ""
+    if is_mixed or not (text or reasoning) or chunk.object == "error":
+        return _slow_openai(data)
     return Decoded(TOKEN, (), text, reasoning)
 
 
-def decode_event(event: Event, decode: Decode) -> Decoded:
-    """Read one event of a stream: the data, then terminators and errors by name. Never raises."""
-    if not event.is_terminated:
-        return Decoded(DONE if is_done(event.data) else UNTERMINATED)
-    decoded = decode(event.data)
-    if decoded.role == UNPARSABLE and is_done(event.data):
+def seen_as(decoded: Decoded, data: bytes, name: str, *, is_terminated: bool) -> Decoded:
+    """Return what an event of a stream is: its data as decoded, then terminators, and errors by name. Never raises."""
+    if not is_terminated:
+        return Decoded(DONE if is_done(data) else UNTERMINATED)
+    if decoded.role == UNPARSABLE and is_done(data):
         return Decoded(DONE)
-    if event.event == "error" and decoded.role != ERROR:
-        return Decoded(ERROR, error=_plain(event.data))
+    if name == "error" and decoded.role != ERROR:
+        return Decoded(ERROR, error=_plain(data))
     return decoded
 
 
@@ -181,7 +170,8 @@ def _slow_native(data: bytes) -> Decoded:
     faults += text_faults
     if document.get("stop") is True:
         return Decoded(FINAL, ids, text, "", running, document, None, faults)
-    if "prompt_progress" in document and not text and not running:
+    if not text and not running and ("prompt_progress" in document or (ids and running == 0)):
+        # A progress report of llama-server carries ``"tokens":[0]`` before anything was generated.
         return Decoded(PROGRESS)
     if not ids and not text:
         has_shape = "content" in document or "tokens" in document

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from recorder.consistency import Flag
 from recorder.exact_json import count_of
-from recorder.sse import Event
-from recorder.stream_events import DONE, ERROR, FINAL, TOKEN, Decode, Decoded, Role, decode_event
+from recorder.sse import Stream
+from recorder.stream_events import DONE, ERROR, FINAL, TOKEN, Decode, Decoded, Role, seen_as
 
 
 class StreamEvent(msgspec.Struct, frozen=True, gc=False):
@@ -57,28 +56,35 @@ class Tally:
         self._running_differs = False
         self._usage_tokens: int | None = None
 
-    def add(self, events: Iterable[Event]) -> None:
-        """Take the next events of a stream."""
-        decode, kept = self._decode, self.events
-        ids, texts = self.ids, self.texts
-        for event in events:
-            decoded = decode_event(event, decode)
-            found = decoded.ids
-            # The common case, spelled out: one more event with ids that continue the count.
-            if found and ids and decoded.role is TOKEN and self._is_open and not decoded.faults:
-                ids.extend(found)
-                if decoded.running == len(ids) and not decoded.reasoning and decoded.document is None:
-                    texts.append(decoded.text)
-                    kept.append(
-                        StreamEvent(
-                            len(kept), event.t_ns, event.read_index, TOKEN, len(event.data), found, decoded.text
-                        )
-                    )
-                    continue
-                del ids[-len(found) :]
-            self.add_decoded(decoded, event)
+    def add(self, stream: Stream) -> None:
+        """Take the events of a stream."""
+        decode, ids, names = self._decode, self.ids, stream.names
+        keep, keep_text = self.events.append, self.texts.append
+        last = len(stream.data) - 1 if stream.is_cut else -1
+        is_usual = not names
+        for row, (data, t_ns, read_index) in enumerate(zip(stream.data, stream.t_ns, stream.read_index, strict=True)):
+            decoded = decode(data)
+            found, text = decoded.ids, decoded.text
+            # The common case, spelled out: one more token event, with ids that continue the count or without ids.
+            if (
+                is_usual
+                and decoded.role is TOKEN
+                and decoded.document is None
+                and ((ids and decoded.running == len(ids) + len(found)) if found else text)
+                and not decoded.reasoning
+                and not decoded.faults
+                and row != last
+            ):
+                ids += found
+                if text:
+                    keep_text(text)
+                keep(StreamEvent(row, t_ns, read_index, TOKEN, len(data), found, text))
+                continue
+            seen = seen_as(decoded, data, names.get(row, "message"), is_terminated=row != last)
+            self.add_decoded(seen, data, t_ns, read_index)
+            is_usual = self._is_open and not names
 
-    def add_decoded(self, decoded: Decoded, event: Event) -> None:
+    def add_decoded(self, decoded: Decoded, data: bytes, t_ns: int, read_index: int) -> None:
         """Take an event that was read already."""
         role = decoded.role
         ids, text = decoded.ids, decoded.text or decoded.reasoning
@@ -87,11 +93,9 @@ class Tally:
         if role in {TOKEN, FINAL}:
             ids = self._take_tokens(decoded)
         self.roles[role] += 1
-        self.events.append(
-            StreamEvent(len(self.events), event.t_ns, event.read_index, role, len(event.data), ids, text)
-        )
+        self.events.append(StreamEvent(len(self.events), t_ns, read_index, role, len(data), ids, text))
         if role == FINAL:
-            self._take_final(decoded, event)
+            self._take_final(decoded, data, t_ns)
         elif role == DONE:
             self._has_done = True
         elif role == ERROR:
@@ -100,7 +104,7 @@ class Tally:
         for fault in decoded.faults:
             self.faults[fault] += 1
         if decoded.document is not None:
-            self._take_counts(decoded.document, event.data)
+            self._take_counts(decoded.document, data)
 
     def _take_tokens(self, decoded: Decoded) -> tuple[int, ...]:
         ids = decoded.ids
@@ -125,9 +129,9 @@ class Tally:
                 self.flags.append(Flag("running_count_differs", decoded.running, len(self.ids)))
         return ids
 
-    def _take_final(self, decoded: Decoded, event: Event) -> None:
+    def _take_final(self, decoded: Decoded, data: bytes, t_ns: int) -> None:
         if self.final is None:
-            self.final, self.final_data, self.done_ns = decoded.document, event.data, event.t_ns
+            self.final, self.final_data, self.done_ns = decoded.document, data, t_ns
             return
         first, other = (count_of(one.get("tokens_predicted")).value for one in (self.final, decoded.document or {}))
         if first != other:

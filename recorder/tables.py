@@ -8,6 +8,7 @@ Times ending in ``_ns`` are nanoseconds, monotonic unless the name says ``utc``.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -20,12 +21,16 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
+    String,
     Table,
     Text,
 )
 from sqlalchemy.types import TypeEngine
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+REVISION: Final = f"{SCHEMA_VERSION:04d}"
+FIRST_REVISION: Final = "0001"
 APPLICATION_ID: Final = 0x41535359  # "ASSY"
 
 metadata: Final = MetaData()
@@ -35,10 +40,11 @@ _REAL: Final[TypeEngine[Any]] = Double().with_variant(REAL(), "sqlite")
 _SCHEMA: Final[dict[str, TypeEngine[Any]]] = {"i": _INTEGER, "r": _REAL, "t": Text(), "b": LargeBinary(), "f": _INTEGER}
 
 
-def _table(name: str, key: str, columns: str, *, has_seq_key: bool = True) -> Table:
+def declare(into: MetaData, name: str, key: str, columns: str, *, has_seq_key: bool = True) -> Table:
     """Declare a table from short column words: ``name:type``, a ``?`` behind it where NULL may stand.
 
-    Types: i integer, r real, t text, b bytes, f flag. ``key`` lists the key columns behind ``entry_seq``.
+    Types: i integer, r real, t text, b bytes, f flag. ``key`` lists the key columns behind ``entry_seq``. Migrations
+    use this too, with the words of their own time.
     """
     parts: list[Column[Any] | CheckConstraint] = []
     if name != "ledger_entry":
@@ -54,20 +60,23 @@ def _table(name: str, key: str, columns: str, *, has_seq_key: bool = True) -> Ta
                 parts.append(CheckConstraint(f"{column} IN (0, 1)"))
     # Large values belong into a rowid table; small ones with a long key are stored once, in the key's own tree.
     has_rowid = not key or ":b" in columns
-    return Table(name, metadata, *parts, sqlite_strict=True, sqlite_with_rowid=has_rowid)
+    return Table(name, into, *parts, sqlite_strict=True, sqlite_with_rowid=has_rowid)
 
 
-ledger_entry = _table(
-    "ledger_entry",
-    "seq:i",
-    "kind:t lock_sha256:t? prev_sha256:t sha256:t utc_ns:i monotonic_ns:i payload_json:t",
-)
+LEDGER_COLUMNS: Final = "kind:t lock_sha256:t? prev_sha256:t sha256:t utc_ns:i monotonic_ns:i payload_json:t"
+_table: Final = partial(declare, metadata)
+
+ledger_entry = _table("ledger_entry", "seq:i", LEDGER_COLUMNS)
 
 # --- the store -------------------------------------------------------------------------------------------------
 store = _table("store", "", "store_id:t format:i origin:t")
 public_key = _table("public_key", "", "key_hash:t name:t verifier_key:t file_sha256:t")
 recovery = _table("recovery", "", "torn_count:i temporary_count:i orphan_count:i detail_json:t")
 checkpoint = _table("checkpoint", "", "size:i root_sha256:t note_sha256:t key_hash:t note:t")
+bundle_import = _table(
+    "bundle_import", "", "name:t store:t entries:i root_sha256:t manifest_sha256:t left_out_count:i trust:t"
+)
+store_receipt = _table("store_receipt", "", "kind:t payload_json:t")
 blob = _table("blob", "sha256:t", "name:t role:t content_bytes:i is_partial:f", has_seq_key=False)
 
 # --- one campaign ----------------------------------------------------------------------------------------------
@@ -103,6 +112,12 @@ gate_result = _table(
     "campaign_id:t gate_id:t kind:t status:t is_required:f reason:t threshold:t? margin:t? inputs_json:t",
 )
 verdict = _table("verdict", "", "campaign_id:t status:t reason:t exit_code:i payload_json:t")
+rejudgement = _table("rejudgement", "", "campaign_id:t verdict_seq:i")
+review = _table(
+    "review",
+    "",
+    "campaign_id:t verdict_seq:i verdict_status:t decision:t status:t reviewer:t statement:t key_hash:t note:t",
+)
 report_file = _table("report_file", "name:t", "campaign_id:t sha256:t content:b blob_sha256:t")
 
 # --- one load --------------------------------------------------------------------------------------------------
@@ -157,5 +172,13 @@ phase_energy = _table(
 )
 anomaly = _table("anomaly", "ordinal:i", "kind:t start_ns:i end_ns:i field:t value:i cause:t? request:i? phase:t?")
 
-DERIVED: Final = tuple(table for table in metadata.sorted_tables)
-"""Every table, those that others refer to first."""
+DERIVED: Final = tuple(metadata.sorted_tables)
+"""Every table of derived rows, those that others refer to first."""
+
+revision: Final = Table(
+    "alembic_version",
+    metadata,
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""The revision of the schema, as Alembic keeps it (see `migrations`)."""

@@ -19,10 +19,12 @@ middle of a record; everything before that record is read, and the rest is kept 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 MAGIC: Final = b"ASSAYW1\n"
 SENT_BYTES: Final = 1
@@ -55,7 +57,7 @@ class EndReason(StrEnum):
     """Anything else."""
 
 
-class Read(NamedTuple):
+class Read(msgspec.Struct, frozen=True, gc=False):
     """One socket read: its time (monotonic, ns) and its bytes."""
 
     t_ns: int
@@ -83,14 +85,14 @@ class Wire:
 
 
 class WireWriter:
-    """Writes one exchange to a binary file and flushes after each record.
+    """Writes one exchange: each record in one call of ``write``, which must not keep anything back.
 
-    The caller owns the file: it opens it for writing at position 0 and closes it.
+    ``write`` belongs to a file at position 0 that the caller opens and closes.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._write(MAGIC)
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write: Final = write
+        write(MAGIC)
 
     def sent_bytes(self, data: bytes) -> None:
         """Record request bytes (with secrets already replaced)."""
@@ -111,10 +113,6 @@ class WireWriter:
         text = reason.encode("utf-8", "replace")
         self._write(_RECORD.pack(END, t_ns, len(text)) + text)
 
-    def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
-
 
 def read_wire(data: bytes) -> Wire:
     """Read a wire file, whole or cut. Never raises: what breaks the rules is named in ``problems``."""
@@ -134,23 +132,25 @@ def _read_records(data: bytes) -> Wire:
     backward: list[str] = []
     end_ns: int | None = None
     end_reason: str | None = None
-    unpack, header_bytes, total = _RECORD.unpack_from, _RECORD.size, len(data)
+    unpack, header_bytes, total, keep = _RECORD.unpack_from, _RECORD.size, len(data), reads.append
     offset, newest_ns = len(MAGIC), 0
     while offset + header_bytes <= total and end_reason is None:
         kind, t_ns, length = unpack(data, offset)
         start = offset + header_bytes
         stop = start + length
-        if stop > total or not SENT_BYTES <= kind <= END:
+        if stop > total:
             break
         if kind == READ:
-            reads.append(Read(t_ns, data[start:stop]))
+            keep(Read(t_ns, data[start:stop]))
         elif kind == SENT_BYTES:
             request.append(data[start:stop])
             t_ns = newest_ns
         elif kind == SENT_STAMP:
             sent.append(t_ns)
-        else:
+        elif kind == END:
             end_ns, end_reason = t_ns, data[start:stop].decode("utf-8", "replace")
+        else:
+            break
         if t_ns < newest_ns:
             backward.append(f"byte {offset}: time steps back by {newest_ns - t_ns} ns")
         else:

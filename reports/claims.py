@@ -6,13 +6,12 @@ every other status carries a sentence that says what may not be said, and the ch
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from protocols.next_step import MOST_BLOCKS, blocks_to_decide, blocks_to_pass
 from protocols.schema import LossGate, Protocol
-from protocols.stats import MIN_DF, t_quantile
 from reports import style
 from reports.facts import Facts, GateFact, LoadFact
 
@@ -27,7 +26,6 @@ HEADLINES = {
 }
 UNFINISHED = "No verdict yet: the campaign is not complete. What the gates say now is shown, and is no verdict."
 METRICS = {"prefill_rate": "prefill rate", "generation_rate": "generation rate"}
-_MOST_BLOCKS = 64
 _NOISY = frozenset({"load_average", "pressure_cpu", "pressure_memory", "pressure_io", "foreign_gpu_processes"})
 """Findings of the preflight that say that the host was not ours alone."""
 
@@ -157,30 +155,32 @@ def _blocks_step(gate: GateFact, facts: Facts) -> str:
         return "Run at least two blocks of four loads: fewer leave no noise estimate."
     if inputs["is_noisier_than_calibration"]:
         return "Make the host quieter, or calibrate it again: these loads vary more than its calibration allows."
-    blocks = blocks_to_decide(sigma / 100, loss / 100, float(gate.margin) / 100, float(inputs["alpha"]))
-    enough = (
-        f"{blocks} blocks of four loads are enough if the noise stays at {style.percent(sigma)} a load and the loss at "
-        f"{style.percent(loss, signed=True)}"
+    enough = blocks_sentence(
+        sigma / 100, loss / 100, float(gate.margin) / 100, float(_loss_gate(facts.protocol, gate.id).alpha)
     )
     if any(finding.effect == "warn" and finding.id in _NOISY for finding in facts.preflight):
         quiet = "Run it again on a quiet host: other work ran on this one (see the limits)."
-        return quiet if blocks is None else f"{quiet} Otherwise {enough}."
-    if blocks is None:
+        return quiet if enough is None else f"{quiet} Otherwise {enough}."
+    if enough is None:
         return (
-            f"The estimate lies too close to the margin of {gate.margin} % for {_MOST_BLOCKS} blocks: "
+            f"The estimate lies too close to the margin of {gate.margin} % for {MOST_BLOCKS} blocks: "
             f"choose another margin before a new campaign."
         )
     return f"Run a new campaign with more loads: {enough}. A quieter host needs fewer."
 
 
-def blocks_to_decide(sigma: float, loss: float, margin: float, alpha: float) -> int | None:
-    """Return the fewest mirrored blocks whose bound leaves the margin, were noise and loss as given; None past 64."""
-    distance = abs(math.log1p(-min(loss, 0.999)) - math.log1p(-margin))
-    for blocks in range(1, _MOST_BLOCKS + 1):
-        df = 4 * blocks - 3
-        if df >= MIN_DF and t_quantile(1 - alpha, df) * sigma * math.sqrt(1 / blocks) < distance:
-            return blocks
-    return None
+def blocks_sentence(sigma: float, loss: float, margin: float, alpha: float) -> str | None:
+    """Return how many blocks would decide at the noise and the loss seen, and pass without a loss; None past 64."""
+    decides, passes = blocks_to_decide(sigma, loss, margin, alpha), blocks_to_pass(sigma, margin, alpha)
+    if decides is None:
+        return None
+    sentence = (
+        f"{decides.blocks} blocks of four loads decide with a chance of {style.chance(decides.chance)} if the noise "
+        f"stays at {style.percent(100 * sigma)} a load and the loss at {style.percent(100 * loss, signed=True)}"
+    )
+    if passes is None or passes.blocks == decides.blocks:
+        return sentence
+    return f"{sentence}; {passes.blocks} pass with a chance of {style.chance(passes.chance)} if there is no loss at all"
 
 
 def control_lines(facts: Facts) -> tuple[str, ...]:

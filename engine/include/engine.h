@@ -61,7 +61,16 @@ typedef struct assay_session_settings {
     uint32_t n_threads_batch; /* prefill */
     int32_t kv_type;       /* enum assay_kv_type */
     bool kv_unified;       /* one stream of cells shared by all sequences */
-    bool flash_attention;  /* default true; one fused operator instead of several, needed for q8_0 */
+    bool flash_attention;  /* default true; one fused operator instead of several, needed for q8_0 (llama family) */
+    /* From here on qwen4exp only. */
+    bool reserved_layout;  /* unified: a sequence takes cells of its own stretch (n_ctx / n_seq) only */
+    bool bucket_policy;    /* blocks of sparse attention by position bucket, as the forks have it, not by rank */
+    bool plain_operators;  /* only operators that every back end has; same results */
+    uint32_t n_rollback;   /* tokens at the end of a sequence that can be removed again; n_draft raises it */
+    uint32_t n_draft;      /* most tokens drafted at a time, 0 to 6; 0: no draft cache */
+    int32_t draft_kv_type; /* enum assay_kv_type of the draft cache */
+    uint32_t n_draft_vocab; /* the draft chooses among the first ids of the vocabulary; 0: among all */
+    uint64_t ple_cache_bytes; /* decoded pages of the n-gram table, default 64 MiB */
 } assay_session_settings;
 
 /* One batch. Arrays have n entries; logits[i] != 0 asks for the row of token i. */
@@ -72,6 +81,18 @@ typedef struct assay_batch {
     const int32_t *seq_ids;
     const uint8_t *logits;
 } assay_batch;
+
+/* A batch with embeddings (the rows of an image) and 2-D positions; qwen4exp. */
+typedef struct assay_rows {
+    size_t struct_size;
+    uint32_t n;
+    uint32_t n_axes;          /* 1: text; 3: t, y, x; 4: the four rows of M-RoPE, the last of which is ignored */
+    const assay_token *tokens; /* [n]; -1: the next row of embeddings stands here */
+    const float *embeddings;  /* [n_embd] for each -1, one after the other; may be NULL without any */
+    const int32_t *positions; /* [n_axes][n]; cells of an image at t = P: (P, P + row, P + column) */
+    const int32_t *seq_ids;
+    const uint8_t *logits;
+} assay_rows;
 
 /* Work counters: exact for one request at a time and for pinned batch schedules. */
 typedef struct assay_work {
@@ -86,6 +107,15 @@ typedef struct assay_work {
     uint64_t n_mapping_steps;   /* entries of index and mask inputs that the host wrote */
     uint64_t n_allocations;     /* compute buffers (re)allocated */
     uint64_t n_tokens_evaluated;
+    /* qwen4exp */
+    uint64_t n_runs_guarded;    /* runs (tokens of one sequence in a ubatch) by the route of their selection */
+    uint64_t n_runs_general;
+    uint64_t n_runs_masked;
+    uint64_t n_scans;           /* fall-backs to a scan of the cells */
+    uint64_t n_ple_rows;        /* rows of the n-gram table asked for */
+    uint64_t n_ple_misses;      /* of these, rows read from the file */
+    uint64_t n_drafted;
+    uint64_t n_accepted;
 } assay_work;
 
 ASSAY_API assay_model_settings assay_model_defaults(void);
@@ -133,14 +163,42 @@ ASSAY_API uint64_t assay_session_cache_bytes(const assay_session *session);
 ASSAY_API uint64_t assay_session_compute_bytes(const assay_session *session);
 
 /* Evaluates the batch in ubatches. The positions of a sequence go on from its last one, in the order of the
- * batch; an empty sequence may begin anywhere. On ASSAY_FULL, ASSAY_INVALID and ASSAY_CANCELLED the cells that the call
+ * batch (qwen4exp: they rise, and may leave gaps); an empty sequence may begin anywhere. On ASSAY_FULL, ASSAY_INVALID and ASSAY_CANCELLED the cells that the call
  * added are removed again. cancel may be NULL. */
 ASSAY_API int assay_decode(assay_session *session, const assay_batch *batch, const volatile int *cancel,
                            char *err, size_t err_size);
+/* The same for rows. Coordinates (t, y, x) rise within a sequence, compared from the left. */
+ASSAY_API int assay_decode_rows(assay_session *session, const assay_rows *rows, const volatile int *cancel,
+                                char *err, size_t err_size);
 /* The n_vocab logits of token i of the last batch (i = index in the batch), or NULL if not asked for. */
 ASSAY_API const float *assay_logits(const assay_session *session, uint32_t i);
 
-/* Sequences: positions [p0, p1), p1 < 0 = to the end. A copy needs a target without positions in that range;
+/* Speculative decoding with the draft block (sessions with n_draft > 0). `last` is a token that was chosen but not
+ * decoded yet. A draft session shows every decoded batch to the draft block by itself.
+ *
+ * propose: up to n greedy drafts after `last`; stops where the best one's probability is below p_min (0: never).
+ * verify: decodes `last` and drafts, logits of each row; until accept, the sequence takes nothing else.
+ * accept: keeps the first n_keep tokens of the verified ones (1 or more) and takes the others back.
+ * round: all three with greedy acceptance over the whole vocabulary. Emits 1 to min(depth, n_left - 1) + 1 tokens,
+ * the last of which is the next `last`; tokens and drafts have room for depth + 1. */
+ASSAY_API int assay_draft_propose(assay_session *session, int32_t seq, assay_token last, uint32_t n, float p_min,
+                                  assay_token *drafts, uint32_t *n_drafts, char *err, size_t err_size);
+ASSAY_API int assay_draft_verify(assay_session *session, int32_t seq, const assay_token *tokens, uint32_t n,
+                                 const volatile int *cancel, char *err, size_t err_size);
+ASSAY_API int assay_draft_accept(assay_session *session, int32_t seq, uint32_t n_keep, char *err, size_t err_size);
+typedef struct assay_draft_round_result {
+    size_t struct_size;
+    uint32_t n_tokens;
+    uint32_t n_drafted;
+    uint32_t n_accepted;
+} assay_draft_round_result;
+ASSAY_API int assay_draft_round(assay_session *session, int32_t seq, assay_token last, uint32_t n_left, uint32_t depth,
+                                float p_min, const volatile int *cancel, assay_token *tokens, assay_token *drafts,
+                                assay_draft_round_result *result, char *err, size_t err_size);
+
+/* Sequences: positions [p0, p1), p1 < 0 = to the end. What qwen4exp's recurrent state cannot do is ASSAY_UNSUPPORTED
+ * and changes nothing: removal in the middle, removal of more than the last n_rollback tokens but not all, a second
+ * removal before there are new tokens, copies of a part, shifts. A copy needs a target without positions in that range;
  * unified sessions share the cells, split ones copy the rows (ASSAY_FULL where there is no room). */
 ASSAY_API int assay_seq_remove(assay_session *session, int32_t seq, int32_t p0, int32_t p1,
                                char *err, size_t err_size);
@@ -165,6 +223,32 @@ ASSAY_API int assay_state_restore(assay_session *session, int32_t seq, const voi
 /* Fills an empty sequence with n zero cells at positions 0..n-1, outside any timing. */
 ASSAY_API int assay_fill_zero(assay_session *session, int32_t seq, uint32_t n, char *err, size_t err_size);
 
+/* Named internal tensors of the trunk in each following decode; qwen4exp. names: comma separated, a name that ends
+ * with '*' stands for all that begin so. Names: embedding, ple.rows (i64), ple.embedding, residual.N, mixed.N (input of
+ * attention or delta net), attended.N, experts.N (i32, chosen), selected.N (i32, kept blocks of sparse attention),
+ * and with drafts draft.logits (which draft.residual comes with) of the rows that the draft block is shown.
+ * Past max_bytes a decode goes on, and what is left out has no data. Capturing changes no result. */
+ASSAY_API int assay_capture_start(assay_session *session, const char *names, uint64_t max_bytes, char *err,
+                                  size_t err_size);
+ASSAY_API void assay_capture_stop(assay_session *session);
+enum assay_capture_type { ASSAY_CAPTURE_F32 = 0, ASSAY_CAPTURE_I32 = 1, ASSAY_CAPTURE_I64 = 2 };
+typedef struct assay_captured {
+    size_t struct_size;
+    const char *name;
+    int32_t type;         /* enum assay_capture_type */
+    uint32_t ubatch;      /* of the decode, from 0 */
+    int64_t shape[4];     /* first = fastest */
+    const void *data;     /* NULL where max_bytes was reached; lives until the next decode */
+    uint64_t size_bytes;
+} assay_captured;
+/* Tensors of the last decode, in the order of the ubatches and, in each, of the computation. */
+ASSAY_API uint32_t assay_capture_count(const assay_session *session);
+ASSAY_API int assay_capture_get(const assay_session *session, uint32_t i, assay_captured *captured, char *err,
+                                size_t err_size);
+
+/* JSON: bytes of caches and compute buffers; for qwen4exp also the reasons of the routes, the use of the n-gram table and
+ * how many tokens each sequence can take back. Lives until the next call. */
+ASSAY_API const char *assay_session_info(assay_session *session);
 ASSAY_API void assay_work_read(const assay_session *session, assay_work *work);
 ASSAY_API void assay_work_reset(assay_session *session);
 

@@ -1,4 +1,5 @@
 // The C boundary: turns exceptions into status codes and text, and pointers into objects.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -15,6 +16,7 @@ struct assay_model {
 
 struct assay_session {
     std::unique_ptr<assay::Session> session;
+    std::string info;
 };
 
 namespace {
@@ -102,6 +104,8 @@ assay_session_settings assay_session_defaults(void) {
     settings.n_threads_batch = 2;
     settings.kv_type = ASSAY_KV_F16;
     settings.flash_attention = true;
+    settings.draft_kv_type = ASSAY_KV_F16;
+    settings.ple_cache_bytes = UINT64_C(64) << 20;
     return settings;
 }
 
@@ -188,7 +192,7 @@ int assay_session_new(const assay_model* model, const assay_session_settings* se
     return guarded(err, err_size, [&] {
         need(model != nullptr && session != nullptr, "model and session are needed");
         *session = nullptr;
-        *session = new assay_session{assay::make_session(model->model, take_settings(settings, assay_session_defaults()))};
+        *session = new assay_session{assay::make_session(model->model, take_settings(settings, assay_session_defaults())), {}};
     });
 }
 
@@ -210,8 +214,53 @@ int assay_decode(assay_session* session, const assay_batch* batch, const volatil
     });
 }
 
+int assay_decode_rows(assay_session* session, const assay_rows* rows, const volatile int* cancel, char* err,
+                      size_t err_size) {
+    return guarded(err, err_size, [&] {
+        need(rows != nullptr && rows->struct_size == sizeof(assay_rows), "rows with their struct_size are needed");
+        session_of(session).decode_rows(*rows, cancel);
+    });
+}
+
 const float* assay_logits(const assay_session* session, uint32_t i) {
     return session == nullptr ? nullptr : session->session->logits(i);
+}
+
+int assay_draft_propose(assay_session* session, int32_t seq, assay_token last, uint32_t n, float p_min,
+                        assay_token* drafts, uint32_t* n_drafts, char* err, size_t err_size) {
+    return guarded(err, err_size, [&] {
+        need(drafts != nullptr && n_drafts != nullptr, "drafts and n_drafts are needed");
+        const std::vector<int32_t> found = session_of(session).propose(seq, last, n, p_min);
+        std::copy(found.begin(), found.end(), drafts);
+        *n_drafts = static_cast<uint32_t>(found.size());
+    });
+}
+
+int assay_draft_verify(assay_session* session, int32_t seq, const assay_token* tokens, uint32_t n,
+                       const volatile int* cancel, char* err, size_t err_size) {
+    return guarded(err, err_size, [&] {
+        need(tokens != nullptr, "tokens are needed");
+        session_of(session).verify(seq, tokens, n, cancel);
+    });
+}
+
+int assay_draft_accept(assay_session* session, int32_t seq, uint32_t n_keep, char* err, size_t err_size) {
+    return guarded(err, err_size, [&] { session_of(session).accept(seq, n_keep); });
+}
+
+int assay_draft_round(assay_session* session, int32_t seq, assay_token last, uint32_t n_left, uint32_t depth,
+                      float p_min, const volatile int* cancel, assay_token* tokens, assay_token* drafts,
+                      assay_draft_round_result* result, char* err, size_t err_size) {
+    return guarded(err, err_size, [&] {
+        need(tokens != nullptr && result != nullptr && result->struct_size == sizeof *result,
+             "tokens and a result with its struct_size are needed");
+        const assay::Session::Round round = session_of(session).draft_round(seq, last, n_left, depth, p_min, cancel);
+        std::copy(round.tokens.begin(), round.tokens.end(), tokens);
+        if (drafts != nullptr) std::copy(round.drafts.begin(), round.drafts.end(), drafts);
+        result->n_tokens = static_cast<uint32_t>(round.tokens.size());
+        result->n_drafted = static_cast<uint32_t>(round.drafts.size());
+        result->n_accepted = round.n_accepted;
+    });
 }
 
 int assay_seq_remove(assay_session* session, int32_t seq, int32_t p0, int32_t p1, char* err, size_t err_size) {
@@ -267,6 +316,39 @@ int assay_state_restore(assay_session* session, int32_t seq, const void* data, s
 
 int assay_fill_zero(assay_session* session, int32_t seq, uint32_t n, char* err, size_t err_size) {
     return guarded(err, err_size, [&] { session_of(session).fill_zero(seq, n); });
+}
+
+int assay_capture_start(assay_session* session, const char* names, uint64_t max_bytes, char* err, size_t err_size) {
+    return guarded(err, err_size, [&] {
+        need(names != nullptr, "names are needed");
+        session_of(session).capture().start(names, max_bytes);
+    });
+}
+
+void assay_capture_stop(assay_session* session) {
+    guarded(nullptr, 0, [&] { session_of(session).capture().stop(); });
+}
+
+uint32_t assay_capture_count(const assay_session* session) {
+    return session == nullptr ? 0 : static_cast<uint32_t>(session->session->captured().entries().size());
+}
+
+int assay_capture_get(const assay_session* session, uint32_t i, assay_captured* captured, char* err, size_t err_size) {
+    return guarded(err, err_size, [&] {
+        const auto& entries = session_of(session).captured().entries();
+        need(captured != nullptr && captured->struct_size == sizeof *captured, "captured with its struct_size is needed");
+        need(i < entries.size(), "there is no such captured tensor");
+        const assay::Capture::Entry& entry = entries[i];
+        *captured = {sizeof *captured, entry.name.c_str(), entry.type, entry.ubatch, {}, nullptr, entry.size_bytes};
+        std::copy(entry.shape, entry.shape + 4, captured->shape);
+        if (!entry.data.empty()) captured->data = entry.data.data();
+    });
+}
+
+const char* assay_session_info(assay_session* session) {
+    if (session == nullptr) return nullptr;
+    const int status = guarded(nullptr, 0, [&] { session->info = session->session->info(); });
+    return status == ASSAY_OK ? session->info.c_str() : nullptr;
 }
 
 void assay_work_read(const assay_session* session, assay_work* work) {

@@ -12,7 +12,9 @@ namespace {
 // ends past the rows.
 constexpr uint32_t kRowPadding = 256;
 
-ggml_type row_type(int32_t kv_type) {
+}  // namespace
+
+ggml_type cache_row_type(int32_t kv_type) {
     switch (kv_type) {
         case ASSAY_KV_F32: return GGML_TYPE_F32;
         case ASSAY_KV_F16: return GGML_TYPE_F16;
@@ -23,14 +25,12 @@ ggml_type row_type(int32_t kv_type) {
     }
 }
 
-}  // namespace
-
 Cache::Cache(const Model& model, const assay_session_settings& settings, assay_work& work)
     : is_unified_(settings.kv_unified),
       n_cells_(settings.n_ctx),
       n_rows_((settings.n_ctx + kRowPadding - 1) / kRowPadding * kRowPadding),
       n_sequences_(settings.n_seq),
-      type_(row_type(settings.kv_type)),
+      type_(cache_row_type(settings.kv_type)),
       work_(work) {
     const Hyperparameters& hyper = model.hyper();
     const int64_t block = ggml_blck_size(type_);

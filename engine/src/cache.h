@@ -15,6 +15,9 @@
 
 namespace assay {
 
+// The type of the rows for a value of enum assay_kv_type. Throws Failure for another value.
+ggml_type cache_row_type(int32_t kv_type);
+
 class Cache {
 public:
     // Position of a free cell. Larger than every position, so that a mask needs one comparison a cell.

@@ -4,13 +4,13 @@
 
 namespace assay {
 
-void open_graph(Graph& graph, size_t n_nodes) {
+ggml_cgraph* open_graph(ContextHandle& context, size_t n_nodes) {
     // Leafs (inputs, weights, cache rows) need descriptions too; a graph has fewer of them than nodes.
     const ggml_init_params params = {2 * n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false),
                                      nullptr, true};
-    graph.context.reset(ggml_init(params));
-    if (!graph.context) throw Failure(ASSAY_MEMORY, "cannot allocate a graph of " + std::to_string(n_nodes) + " nodes");
-    graph.nodes = ggml_new_graph_custom(graph.context.get(), n_nodes, false);
+    context.reset(ggml_init(params));
+    if (!context) throw Failure(ASSAY_MEMORY, "cannot allocate a graph of " + std::to_string(n_nodes) + " nodes");
+    return ggml_new_graph_custom(context.get(), n_nodes, false);
 }
 
 ggml_tensor* new_input(ggml_context* context, ggml_type type, const char* name, int64_t ne0, int64_t ne1, int64_t ne2,

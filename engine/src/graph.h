@@ -39,7 +39,7 @@ struct Graph {
 };
 
 // A context for one graph of at most n_nodes nodes, and the empty graph in it.
-void open_graph(Graph& graph, size_t n_nodes);
+ggml_cgraph* open_graph(ContextHandle& context, size_t n_nodes);
 
 ggml_tensor* new_input(ggml_context* context, ggml_type type, const char* name, int64_t ne0, int64_t ne1 = 1,
                        int64_t ne2 = 1, int64_t ne3 = 1);

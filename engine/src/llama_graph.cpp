@@ -191,7 +191,7 @@ size_t llama_graph_nodes(const Hyperparameters& hyper, size_t n_runs) {
 Graph build_llama_graph(const Model& model, const Cache& cache, const GraphShape& shape, bool flash_attention) {
     Graph graph;
     graph.shape = shape;
-    open_graph(graph, llama_graph_nodes(model.hyper(), shape.runs.size()));
+    graph.nodes = open_graph(graph.context, llama_graph_nodes(model.hyper(), shape.runs.size()));
     LlamaGraphBuilder(model, cache, graph, flash_attention).build();
     graph.cost = count_cost(graph.nodes);
     return graph;
@@ -200,7 +200,7 @@ Graph build_llama_graph(const Model& model, const Cache& cache, const GraphShape
 Graph build_llama_shift(const Model& model, const Cache& cache, uint32_t n_rows) {
     const Hyperparameters& hyper = model.hyper();
     Graph graph;
-    open_graph(graph, static_cast<size_t>(hyper.n_layer) * 8 + 8);
+    graph.nodes = open_graph(graph.context, static_cast<size_t>(hyper.n_layer) * 8 + 8);
     ggml_context* ctx = graph.context.get();
     graph.rows = new_input(ctx, GGML_TYPE_I64, "rows", n_rows);
     graph.outputs = new_input(ctx, GGML_TYPE_I32, "outputs", n_rows);

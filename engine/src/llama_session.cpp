@@ -28,6 +28,10 @@ assay_session_settings checked(const assay_session_settings& settings) {
     if (!settings.flash_attention && settings.kv_type == ASSAY_KV_Q8_0) {
         throw Failure(ASSAY_UNSUPPORTED, "kv_type q8_0 needs flash_attention");
     }
+    if (settings.n_draft > 0) throw Failure(ASSAY_UNSUPPORTED, "n_draft: this model has no draft block; use 0");
+    if (settings.reserved_layout || settings.bucket_policy || settings.n_rollback > 0) {
+        throw Failure(ASSAY_UNSUPPORTED, "reserved_layout, bucket_policy and n_rollback are settings of qwen4exp");
+    }
     return settings;
 }
 
@@ -123,6 +127,11 @@ void LlamaSession::decode(const assay_batch& batch, const volatile int* cancel) 
         throw;
     }
     finish_decode(start, batch.n, settings_.n_seq);
+}
+
+void LlamaSession::decode_rows(const assay_rows&, const volatile int*) {
+    throw Failure(ASSAY_UNSUPPORTED, "this model takes token ids at one position each; embeddings and 2-D positions "
+                                     "belong to qwen4exp");
 }
 
 void LlamaSession::undo(const assay_batch& batch, const std::vector<Ubatch>& done) {
@@ -275,10 +284,6 @@ const float* LlamaSession::logits(uint32_t i) const {
 void LlamaSession::run_once(Graph& graph) {
     graph_ = Graph{};
     executor_->allocate(graph.nodes, graph.shape.n_tokens);
-}
-
-std::unique_ptr<Session> make_session(const Model& model, const assay_session_settings& settings) {
-    return std::make_unique<LlamaSession>(model, settings);
 }
 
 }  // namespace assay

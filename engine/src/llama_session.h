@@ -17,6 +17,7 @@ public:
     LlamaSession(const Model& model, const assay_session_settings& settings);
 
     void decode(const assay_batch& batch, const volatile int* cancel) override;
+    void decode_rows(const assay_rows& rows, const volatile int* cancel) override;
     const float* logits(uint32_t i) const override;
 
     // llama_edit.cpp

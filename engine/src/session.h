@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "capture.h"
 #include "engine.h"
 #include "failure.h"
 #include "model.h"
@@ -21,6 +23,7 @@ public:
 
     // All or nothing: on any Failure the cells that the call added are gone again.
     virtual void decode(const assay_batch& batch, const volatile int* cancel) = 0;
+    virtual void decode_rows(const assay_rows& rows, const volatile int* cancel) = 0;
     // Row i of the last batch, nullptr where it was not asked for.
     virtual const float* logits(uint32_t i) const = 0;
 
@@ -35,6 +38,24 @@ public:
     virtual size_t state_size(int32_t sequence) const = 0;
     virtual size_t save_state(int32_t sequence, uint8_t* data, size_t size) const = 0;
     virtual void restore_state(int32_t sequence, const uint8_t* data, size_t size) = 0;
+
+    // Drafts: of models with a draft block only.
+    struct Round {
+        std::vector<int32_t> drafts;
+        uint32_t n_accepted = 0;
+        std::vector<int32_t> tokens;  // the accepted drafts and the trunk's own next token
+    };
+    virtual std::vector<int32_t> propose(int32_t sequence, int32_t last, uint32_t n, float p_min);
+    virtual void verify(int32_t sequence, const int32_t* tokens, uint32_t n, const volatile int* cancel);
+    virtual void accept(int32_t sequence, uint32_t n_keep);
+    virtual Round draft_round(int32_t sequence, int32_t last, uint32_t n_left, uint32_t depth, float p_min,
+                              const volatile int* cancel);
+
+    // Throws Failure where the family has no such tensors.
+    virtual Capture& capture();
+    const Capture& captured() const { return capture_; }
+    // One line of JSON.
+    virtual std::string info() const;
 
     virtual uint64_t cache_bytes() const = 0;
     virtual uint64_t compute_bytes() const = 0;
@@ -57,6 +78,7 @@ protected:
     const Model& model_;
     assay_session_settings settings_;
     assay_work work_;
+    Capture capture_;
 };
 
 // Allocates the cache and the compute buffers for the largest ubatch. Throws Failure.

@@ -1,4 +1,4 @@
-"""`assay run`, `resume`, `plan`, `report`, `list`, `show`."""
+"""`assay run`, `resume`, `report`, `list`, `show`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 from harness.display import show_campaigns, show_files, show_verdict
 from harness.exits import EXIT_OK
 from harness.judging import render_report
-from harness.options import FiniteRange, Settings, command
-from harness.planning import dry_run, make_plan, show_dry_run, show_plan
+from harness.options import Settings, command
+from harness.planning import dry_run, show_dry_run
 from harness.runner import CampaignEnd, resume_campaign, run_campaign
 from protocols.errors import HostError, UsageError
 from protocols.load import find_protocol
@@ -26,7 +26,7 @@ CAMPAIGN = click.argument("campaign", default="latest")
 
 def register(root: click.Group) -> None:
     """Add the commands to the root group."""
-    for one in (run, resume, plan, report, list_campaigns, show):
+    for one in (run, resume, report, list_campaigns, show):
         root.add_command(one)
 
 
@@ -59,16 +59,6 @@ def run(settings: Settings, *, protocol: str, is_dry: bool) -> int:
 def resume(settings: Settings, *, campaign: str) -> int:
     """Go on with a campaign that was interrupted or killed, after checking that everything is as it was locked."""
     return _finish(settings, resume_campaign(campaign, settings.store, progress=settings.console.progress()))
-
-
-@command("plan", example="assay plan served-pair\nassay plan my-pair.yaml --noise-pct 2")
-@click.argument("protocol")
-@click.option("--noise-pct", type=FiniteRange(min=0.001, max=100), help="Noise of one load, in percent.")
-def plan(settings: Settings, *, protocol: str, noise_pct: float | None) -> int:
-    """Say before anything runs: the loads, how long they take, and what the design can decide."""
-    made = make_plan(find_protocol(protocol), settings.store, noise_pct=noise_pct)
-    settings.console.result(made, lambda console: show_plan(console, made))
-    return EXIT_OK
 
 
 @command("report", example="assay report\nassay report served-pair-20261129 --out report")

@@ -229,7 +229,7 @@ class _Look:
         headers = {"Accept": "*/*", **request_headers()}
         request = build_request("POST", diagnostic.route, f"{address.host}:{address.port}", headers, body)
         file = io.BytesIO()
-        writer = WireWriter(file)
+        writer = WireWriter(file.write)
         writer.sent_bytes(request)
         sink = _Sink(writer)
         limit_s = float(min(diagnostic.limit_s, self._prepared.protocol.limits.request_s))

@@ -55,6 +55,31 @@ def host_facts(reader: Reader | None = None) -> Mapping[str, Fact]:
     }
 
 
+def firmware_facts(reader: Reader | None = None) -> Mapping[str, Fact]:
+    """Return firmware, microcode and GPU drivers: what an update changes while the hardware stays. Absent is None."""
+    reader = reader or FileReader()
+    return {
+        "bios_version": text_of(reader, "/sys/class/dmi/id/bios_version"),
+        "bios_date": text_of(reader, "/sys/class/dmi/id/bios_date"),
+        "microcode": _microcode(reader),
+        "gpu_drivers": _drivers(reader),
+        "gpu_firmware": _joined(reader, "/sys/class/drm/card[0-9]*/device/vbios_version"),
+    }
+
+
+def _drivers(reader: Reader) -> str | None:
+    versions = {name: text_of(reader, f"/sys/module/{name}/version") for name in ("amdgpu", "nvidia")}
+    return ",".join(f"{name} {version}" for name, version in versions.items() if version is not None) or None
+
+
+def _microcode(reader: Reader) -> str | None:
+    for line in (text_of(reader, "/proc/cpuinfo") or "").split("\n"):
+        name, colon, value = line.partition(":")
+        if colon and name.strip() == "microcode":
+            return value.strip() or None
+    return None
+
+
 def host_state(reader: Reader | None = None) -> Mapping[str, Fact]:
     """Return what changes from minute to minute: boot time, free memory, swap, load."""
     import psutil

@@ -51,7 +51,7 @@ class Sink:
 
     def __init__(self, request: bytes) -> None:
         self.file = io.BytesIO()
-        self.wire = WireWriter(self.file)
+        self.wire = WireWriter(self.file.write)
         self.wire.sent_bytes(request)
 
     def on_sent(self, t_ns: int) -> None:

@@ -20,9 +20,11 @@ from typing import Any
 
 import pytest
 from qsa_library import Library
+from qwen_data import MODELS, tiny_model
 
 from engine.build import BuildSpec, EngineBuild, build_engine, installed_build
 from engine.models import fetched_model
+from engine.worker import EngineWorker
 from protocols.errors import EngineError
 
 # Threads of the engine that wait for each other give the processor back at once: spinning beside other work
@@ -336,3 +338,50 @@ def qsa() -> Library:
         return Library(installed_build().folder / "lib" / "libassay-qsa.so")
     except (EngineError, OSError) as error:
         pytest.skip(f"NOT_RUN: {error}")
+
+
+@pytest.fixture(scope="session")
+def qwen_workers() -> Iterator[Callable[[str], EngineWorker]]:
+    """Return a function that gives the worker of a tiny model, started once."""
+    started: dict[str, EngineWorker] = {}
+
+    def worker(name: str) -> EngineWorker:
+        # One that a test has brought down must not bring the others down.
+        if name not in started or not Path(f"/proc/{started[name].pid}/exe").exists():
+            try:
+                started[name] = EngineWorker(installed_build().library)
+            except EngineError as error:
+                pytest.skip(f"NOT_RUN: {error}")
+            started[name].load(tiny_model(name))
+        return started[name]
+
+    yield worker
+    for one in started.values():
+        one.close()
+
+
+@pytest.fixture(params=MODELS)
+def qwen_name(request: pytest.FixtureRequest) -> str:
+    """Name each tiny qwen4exp model in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def qwen(qwen_workers: Callable[[str], EngineWorker], qwen_name: str) -> EngineWorker:
+    """Return the worker of each tiny model in turn."""
+    return qwen_workers(qwen_name)
+
+
+@pytest.fixture
+def tiny_a(qwen_workers: Callable[[str], EngineWorker]) -> EngineWorker:
+    return qwen_workers("tiny-a")
+
+
+@pytest.fixture
+def tiny_b(qwen_workers: Callable[[str], EngineWorker]) -> EngineWorker:
+    return qwen_workers("tiny-b")
+
+
+@pytest.fixture
+def tiny_c(qwen_workers: Callable[[str], EngineWorker]) -> EngineWorker:
+    return qwen_workers("tiny-c")

@@ -38,7 +38,14 @@ extern "C" {
 const char *assay_build_info(void) { return "{\"abi\":" NUMBER(FAKE_ABI) ",\"version\":\"fake\",\"faults\":\"\"}"; }
 assay_model_settings assay_model_defaults(void) { return {sizeof(assay_model_settings), true, 0}; }
 assay_session_settings assay_session_defaults(void) {
-    return {sizeof(assay_session_settings), 1, 1, 512, 4, 4, ASSAY_KV_F16, false, true};
+    assay_session_settings settings{};
+    settings.struct_size = sizeof settings;
+    settings.n_ctx = settings.n_seq = 1;
+    settings.n_ubatch = 512;
+    settings.n_threads = settings.n_threads_batch = 4;
+    settings.kv_type = ASSAY_KV_F16;
+    settings.flash_attention = true;
+    return settings;
 }
 int assay_model_load(const char *path, const assay_model_settings *settings, assay_model **model, char *err, size_t n) {
     std::puts("a stray line on standard output");
@@ -118,6 +125,29 @@ int assay_decode(assay_session *s, const assay_batch *batch, const volatile int 
 const float *assay_logits(const assay_session *s, uint32_t i) { return s->rows[i].empty() ? nullptr : s->rows[i].data(); }
 int assay_seq_remove(assay_session *s, int32_t seq, int32_t, int32_t, char *, size_t) {
     s->cells[static_cast<size_t>(seq)] = 0;
+    return ASSAY_OK;
+}
+int assay_seq_copy(assay_session *s, int32_t source, int32_t target, int32_t p0, int32_t p1, char *err, size_t n) {
+    if (source == target) return say(err, n, "a copy needs two sequences", ASSAY_INVALID);
+    uint32_t last = p1 < 0 ? s->cells[static_cast<size_t>(source)] : static_cast<uint32_t>(p1);
+    s->cells[static_cast<size_t>(target)] = last - static_cast<uint32_t>(p0);
+    return ASSAY_OK;
+}
+int assay_seq_keep(assay_session *s, int32_t seq, char *, size_t) {
+    for (size_t i = 0; i < s->cells.size(); i++)
+        if (static_cast<int32_t>(i) != seq) s->cells[i] = 0;
+    return ASSAY_OK;
+}
+size_t assay_state_size(const assay_session *, int32_t) { return 64; }
+int assay_state_save(const assay_session *s, int32_t seq, void *data, size_t size, size_t *written, char *, size_t) {
+    std::memset(data, 0, size);
+    std::memcpy(data, &s->cells[static_cast<size_t>(seq)], 4);
+    *written = 5;
+    return ASSAY_OK;
+}
+int assay_state_restore(assay_session *s, int32_t seq, const void *data, size_t size, char *err, size_t n) {
+    if (size != 5) return say(err, n, "the state is truncated", ASSAY_INVALID);
+    std::memcpy(&s->cells[static_cast<size_t>(seq)], data, 4);
     return ASSAY_OK;
 }
 int assay_fill_zero(assay_session *s, int32_t seq, uint32_t cells, char *err, size_t n) {

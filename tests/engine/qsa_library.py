@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +131,7 @@ class Tracker:
         if not self._handle:
             raise QsaError(library.error())
 
-    def __enter__(self) -> Tracker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

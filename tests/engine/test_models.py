@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.models import MODELS, PackagedModel, fetch_model, resolve_model
+from engine.models import MADE_MODELS, MODELS, MadeModel, PackagedModel, fetch_model, make_model, resolve_model
 from protocols.errors import EngineError
 
 DATA = b"GGUF and the rest of a tiny model"
@@ -136,6 +136,9 @@ def test_a_known_name_that_was_not_fetched_says_how_to_get_it(tmp_path: Path) ->
     with pytest.raises(EngineError, match="not here yet") as caught:
         resolve_model(Reference(name="smollm2"), base=tmp_path, cache=tmp_path)
     assert caught.value.hint == "run `assay model fetch smollm2` first"
+    with pytest.raises(EngineError, match="not here yet") as caught:
+        resolve_model(Reference(name="qwen4exp-recall"), base=tmp_path, cache=tmp_path)
+    assert caught.value.hint == "run `assay model make qwen4exp-recall` first"
     with pytest.raises(EngineError, match="neither a name nor a path"):
         resolve_model(Reference(), base=tmp_path)
 
@@ -143,3 +146,59 @@ def test_a_known_name_that_was_not_fetched_says_how_to_get_it(tmp_path: Path) ->
 def test_the_catalogue_refuses_a_model_whose_size_was_changed(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="not the promised file"):
         fetch(tmp_path, Registry(), replace(TINY, bytes=len(DATA) + 1))
+
+
+@dataclass
+class Maker:
+    """Writes a model file, or fails as told, and counts."""
+
+    data: bytes = DATA
+    error: OSError | None = None
+    calls: int = 0
+
+    def __call__(self, path: Path) -> None:
+        self.calls += 1
+        path.write_bytes(self.data[:10])
+        if self.error is not None:
+            raise self.error
+        path.write_bytes(self.data)
+
+
+def make(cache: Path, maker: Maker) -> tuple[Path, list[str]]:
+    lines: list[str] = []
+    model = MadeModel(member="tiny.gguf", bytes=len(DATA), sha256=hashlib.sha256(DATA).hexdigest(), write=maker)
+    return make_model("tiny", cache=cache, log=lines.append, catalogue={"tiny": model}), lines
+
+
+def test_a_model_is_made_once_and_again_when_it_is_damaged(tmp_path: Path) -> None:
+    maker = Maker()
+    path, lines = make(tmp_path, maker)
+    assert path == tmp_path / "models" / "tiny" / "tiny.gguf"
+    assert lines[0].startswith("making tiny")
+    assert make(tmp_path, maker) == (path, [f"tiny is already there: {path}"])
+    assert maker.calls == 1
+    path.write_bytes(b"X" + DATA[1:])
+    _, lines = make(tmp_path, maker)
+    assert "damaged" in lines[0]
+    assert (path.read_bytes(), left_behind(tmp_path)) == (DATA, [path])
+
+
+@pytest.mark.parametrize(
+    ("maker", "message"),
+    [
+        (Maker(data=DATA[:-1] + b"?"), "the made tiny is not the promised file"),
+        (Maker(data=DATA[:-1]), "the made tiny is not the promised file"),
+        (Maker(error=OSError(28, "No space left on device")), "cannot write tiny: .*No space left"),
+    ],
+)
+def test_a_made_model_with_other_bytes_is_refused_and_nothing_stays(tmp_path: Path, maker: Maker, message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        make(tmp_path, maker)
+    assert left_behind(tmp_path) == []
+
+
+def test_an_unknown_made_name_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="'smollm2' is no known model") as caught:
+        make_model("smollm2", cache=tmp_path)
+    assert caught.value.hint == "known: qwen4exp-recall"
+    assert set(MADE_MODELS).isdisjoint(MODELS)

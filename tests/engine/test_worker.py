@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.binding import WORK_FIELDS
 from engine.build import EngineBuild
 from engine.identity import mapped_files
+from engine.interface import WORK_FIELDS
 from engine.worker import EngineWorker, Session
 from protocols.errors import EngineError
 
@@ -118,12 +118,35 @@ def test_cells_are_filled_and_removed(loaded: EngineWorker) -> None:
         loaded.fill_zero(33)
 
 
+def test_sequences_are_copied_and_kept(loaded: EngineWorker) -> None:
+    loaded.open_session(Session(context_tokens=32, sequences=3))
+    loaded.fill_zero(20)
+    loaded.copy(0, 2)
+    loaded.copy(0, 1, start=4, end=12)
+    assert [int(loaded.decode([1], start=20, sequence=seq)[0, 2]) for seq in range(3)] == [21, 9, 21]
+    loaded.keep(1)
+    assert [int(loaded.decode([1], start=30, sequence=seq)[0, 2]) for seq in range(3)] == [1, 10, 1]
+    with pytest.raises(EngineError, match="copy: a copy needs two sequences"):
+        loaded.copy(1, 1)
+
+
+def test_a_state_is_the_bytes_that_the_library_wrote_and_comes_back_whole(loaded: EngineWorker) -> None:
+    loaded.open_session(Session(context_tokens=32, sequences=2))
+    loaded.fill_zero(7)
+    state = loaded.save(0)
+    assert state == b"\x07\0\0\0\0"
+    loaded.restore(1, state)
+    assert loaded.decode([1], start=7, sequence=1)[0, 2] == 8
+    with pytest.raises(EngineError, match="restore: the state is truncated"):
+        loaded.restore(1, state[:-1])
+
+
 def test_work_counters_are_whole_numbers_of_any_size_and_can_be_reset(loaded: EngineWorker) -> None:
     loaded.open_session(Session(context_tokens=32))
     loaded.decode([1, 2], start=0)
     work = loaded.work(reset=True)
     assert tuple(work) == WORK_FIELDS
-    assert (work["n_tokens_evaluated"], work["n_flops"], work["n_decode_calls"]) == (2, 2**60, 88)
+    assert (work["n_tokens_evaluated"], work["n_flops"], work["n_decode_calls"]) == (2, 2**60, 8 + 8 * len(WORK_FIELDS))
     assert loaded.work()["n_tokens_evaluated"] == 0
 
 

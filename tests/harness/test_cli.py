@@ -212,11 +212,11 @@ def test_a_new_protocol_is_sound_keeps_its_comments_and_is_never_overwritten(wor
 def test_a_plan_says_what_the_design_can_decide(finished: Any) -> None:
     plan = finished.run("plan", "served-pair", "--store", finished.store, "--noise-pct", "4", "--json").json()
     assert (len(plan["labels"]), plan["measured_loads"], plan["can_qualify"]) == (9, 8, True)
-    assert plan["noise_source"] == "stated"
+    assert {one["source"] for one in plan["noise"].values()} == {"stated"}
     chances = plan["gates"][0]["chances"][0]
     assert 0.9 < chances["p_pass"] < 1
     text = finished.run("plan", "served-pair", "--store", finished.store).out
-    assert "noise:    4.00 % a load (assumed)" in text
+    assert "noise 4.00 % a load (assumed)" in text
     assert "time:     unknown before its first load" in text
     seen = finished.run("plan", finished.root / "fake-pair.yaml", "--store", finished.store, "--json").json()
     assert seen["estimated_s"] > 0
@@ -281,7 +281,7 @@ def test_colours_follow_the_terminal_and_no_color(finished: Any, variables: dict
 def test_the_root_group_has_no_stub(capsys: pytest.CaptureFixture[str]) -> None:
     """What is not built does not exist as a command."""
     assert set(cli.list_commands(None)) == set(MODULES)  # type: ignore[arg-type]
-    for name in ("judge", "compare", "bundle", "calibrate", "simulate"):
+    for name in ("compare",):
         assert run_cli([name]) == 2
     capsys.readouterr()
 

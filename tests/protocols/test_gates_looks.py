@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from protocols.load import LoadedProtocol
 from protocols.lock import locked_looks
 from protocols.looks import spent_levels
 from protocols.measurements import CampaignMeasurements
+from protocols.plan import Noise, plan_protocol
 from protocols.results import GateResult
 from protocols.verdicts import combine
 
@@ -49,6 +51,7 @@ def test_a_quiet_campaign_ends_at_its_first_look(edited: Edit, make_campaign: Ma
     assert look["blocks"] == 2
     assert float(look["level"]) == spent_levels((2, 3, 6), 0.05)[0]
     assert "Decided after 2 of 6 blocks, look 1" in results["generation-loss"].reason
+    assert "with 95 % confidence, all looks included," in results["generation-loss"].reason
 
 
 def test_what_is_measured_after_a_look_that_decided_changes_nothing(
@@ -245,3 +248,15 @@ def _positions(protocol: Any) -> Any:
     from protocols.schedule import expand_schedule
 
     return expand_schedule(protocol.schedule)
+
+
+def test_planning_and_judging_a_campaign_of_24_loads_take_under_two_seconds_together(
+    edited: Edit, make_campaign: Make, noisy: Noisy
+) -> None:
+    protocol = edited(LOOKS).protocol
+    measured = make_campaign(protocol, noisy(2, 0.2))
+    spent_levels.cache_clear()
+    started_s = time.process_time()
+    plan_protocol(protocol, Noise(sigma=0.02))
+    evaluate_gates(protocol, measured)
+    assert time.process_time() - started_s < 2

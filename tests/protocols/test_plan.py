@@ -107,3 +107,11 @@ def test_a_design_that_cannot_qualify_says_so(edited: Callable[..., LoadedProtoc
     calibrated = plan_protocol(protocol, Noise(sigma=0.02, df=18))
     assert calibrated.gates[0].minimal_detectable_loss_pct is not None
     assert not calibrated.can_qualify  # the protocol claims only a screen
+
+
+def test_a_host_without_any_noise_decides_for_certain(edited: Callable[..., LoadedProtocol]) -> None:
+    for change in ("blocks: 2", "blocks: 4, looks: [2, 4]"):
+        (gate, _) = plan_protocol(
+            edited(("blocks: 2", change)).protocol, Noise(sigma=0.0), true_losses_pct=(0, 9, 11)
+        ).gates
+        assert [(one.p_pass, one.p_fail) for one in gate.chances] == [(1, 0), (1, 0), (0, 1)]

@@ -39,7 +39,7 @@ def record(
 ) -> bytes:
     """The file of an exchange with these reads (ns, bytes)."""
     file = io.BytesIO()
-    writer = WireWriter(file)
+    writer = WireWriter(file.write)
     writer.sent_bytes(request)
     if sent_ns is not None:
         writer.sent(sent_ns)

@@ -6,6 +6,8 @@ Loaded by path (see conftest.py), also inside child processes that a test kills.
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,12 @@ from protocols.schedule import expand_schedule
 from protocols.schema import Protocol
 from protocols.verdicts import combine
 from protocols.yaml_tree import parse_yaml, plain_value
+from recorder.bundle import write_bundle
+from recorder.campaign_state import read_campaigns
 from recorder.files import Files
 from recorder.keys import Signer
 from recorder.measure import locked_calibrations
+from recorder.reviews import record_review
 from recorder.store import Store, salted_text
 from recorder.telemetry.sample import FieldSpec, Reading, Sample
 
@@ -276,6 +281,22 @@ def judge(store: Any, campaign: Any) -> None:
     campaign.record_report({"report.md": report.encode(), "report.json": json.dumps({"v": verdict.status}).encode()})
 
 
+def review(store: Any, *, decision: str, status: str | None = None, by: Signer = SIGNER) -> None:
+    """Review the newest verdict of the newest campaign."""
+    state = list(read_campaigns(store.entries()).values())[-1]
+    record_review(
+        store.writer, state, decision=decision, status=status, reviewer="A. Reader", statement="seen it", by=by
+    )
+
+
+def foreign_bundle(folder: Path) -> Path:
+    """The bundle of another store with one campaign."""
+    root, target = folder / "foreign-store", folder / "foreign.assay.tar.zst"
+    run_campaign(root, clock=StepClock(1_700_000_000_000_000_000))
+    write_bundle(root, target)
+    return target
+
+
 def open_store(root: Path, *, files: Files | None = None, create: bool = True, clock: Any = None, **more: Any) -> Store:
     return Store.open(root, signer=SIGNER, create=create, files=files, clock=clock or StepClock(), **more)
 
@@ -324,14 +345,18 @@ class FaultyFiles(Files):
     def _step(self) -> None:
         self.steps += 1
         if self.steps == self.fail_at:
-            raise self.error or OSError(5, "Input/output error (injected)")
+            self.fail()
+
+    def fail(self) -> None:
+        """What happens at the chosen step."""
+        raise self.error or OSError(5, "Input/output error (injected)")
 
     def write(self, descriptor: int, data: bytes | memoryview) -> None:
         self.steps += 1
         if self.steps == self.fail_at:
             if self.half:
                 super().write(descriptor, memoryview(data)[: len(data) // 2])
-            raise self.error or OSError(5, "Input/output error (injected)")
+            self.fail()
         super().write(descriptor, data)
 
     def open_append(self, path: Path) -> int:
@@ -370,6 +395,61 @@ class FaultyFiles(Files):
         self._step()
         super().remove_folder(path)
 
+    def close(self, descriptor: int) -> None:
+        super().close(descriptor)  # the descriptor is gone whatever close says
+        self._step()
+
     def commit(self, commit: Callable[[], None]) -> None:
         self._step()
         super().commit(commit)
+
+
+class KillingFiles(FaultyFiles):
+    """A disk at whose n-th change this process is killed; a write is cut in the middle."""
+
+    def __init__(self, fail_at: int) -> None:
+        super().__init__(fail_at, half=True)
+
+    def fail(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FullDisk(FaultyFiles):
+    """A disk that is full from its n-th change on: nothing new is written, while removing still works."""
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.fail_at and self.steps >= self.fail_at and self.takes_room:
+            raise OSError(28, "No space left on device")
+        self.takes_room = True
+
+    takes_room = True
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> None:
+        if self.fail_at and self.steps + 1 >= self.fail_at:
+            Files.write(self, descriptor, memoryview(data)[: len(data) // 2])
+        self._step()
+        Files.write(self, descriptor, data)
+
+    def unlink(self, path: Path) -> None:
+        self.takes_room = False
+        super().unlink(path)
+
+    def remove_folder(self, path: Path) -> None:
+        self.takes_room = False
+        super().remove_folder(path)
+
+    def close(self, descriptor: int) -> None:
+        self.takes_room = False
+        super().close(descriptor)
+
+
+class HookedFiles(FaultyFiles):
+    """A disk at whose n-th change something else happens first; the change itself works."""
+
+    def __init__(self, fail_at: int, hook: Callable[[], None]) -> None:
+        super().__init__(fail_at)
+        self.hook = hook
+
+    def fail(self) -> None:
+        self.hook()

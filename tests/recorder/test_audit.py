@@ -13,8 +13,10 @@ import pytest
 from protocols.errors import EvidenceError, HostError, UsageError
 from recorder import audit as audit_module
 from recorder.audit import LEVELS, audit_store
-from recorder.keys import Signer, load_signer, trusted_keys
+from recorder.key_ring import trusted_keys
+from recorder.keys import Signer, load_signer
 from recorder.store import Store
+from recorder.tables import DERIVED
 
 
 def tree(root: Path) -> dict[str, tuple[bytes, int]]:
@@ -27,7 +29,7 @@ def test_a_whole_store_has_no_findings_and_is_not_partial(store_root: Path):
     assert result.findings == ()
     assert not result.is_partial
     assert result.is_sound
-    assert [check.state for check in result.checks] == ["held"] * 15
+    assert [check.state for check in result.checks] == ["held"] * 19
     assert result.counts["loads"] == 4
     assert result.counts["requests"] == 12
     assert result.counts["gates"] == 6
@@ -37,11 +39,22 @@ def test_a_whole_store_has_no_findings_and_is_not_partial(store_root: Path):
 
 def test_every_check_is_in_the_numbered_list_of_the_module():
     text = audit_module.__doc__ or ""
-    for number, label, level, _ in audit_module._CHECKS:
+    listed = [*(check[:3] for check in audit_module._CHECKS), audit_module._IMPORTS]
+    for number, label, level in listed:
         assert f"{number:2d}. ``{label}``" in text
         assert level in LEVELS
-    numbers = [number for number, *_ in audit_module._CHECKS]
+    numbers = [number for number, *_ in listed]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_signed_checkpoint_follows_the_lock_each_load_and_the_verdict_at_once(store_root: Path):
+    with Store.open(store_root, read_only=True) as store:
+        kinds = [entry.kind for entry in store.entries()]
+    marked = [
+        place for place, kind in enumerate(kinds) if kind in {"campaign.locked", "load.sealed", "verdict.recorded"}
+    ]
+    assert len(marked) == 6
+    assert {kinds[place + 1] for place in marked} == {"checkpoint.signed"}
 
 
 def test_levels_include_each_other(store_root: Path):
@@ -200,7 +213,7 @@ def test_the_database_may_be_one_entry_behind_and_no_more(store_root: Path):
     connection = sqlite3.connect(store_root / "assay.sqlite")
     newest = connection.execute("SELECT max(seq) FROM ledger_entry").fetchone()[0]
     for behind, expected in ((1, 0), (2, 1)):
-        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        for table in (one.name for one in DERIVED):
             column = "seq" if table == "ledger_entry" else "entry_seq"
             connection.execute(f"DELETE FROM {table} WHERE {column} > ?", (newest - behind,))
         connection.commit()

@@ -16,9 +16,11 @@ from recorder.audit import AuditResult, Level, audit_store
 from recorder.blobs import BlobStore, salted
 from recorder.checkpoint import Checkpoint, sign_checkpoint
 from recorder.files import Files
+from recorder.importing import import_bundle
 from recorder.keys import Signer
 from recorder.ledger import FIRST_PREV, encode_entry, parse_entry
 from recorder.merkle import leaf_hash, root_of
+from recorder.receipts import record_receipt
 from recorder.tables import DERIVED
 
 RANDOM = random.Random(20261129)
@@ -54,8 +56,22 @@ def rich(tmp_path_factory: pytest.TempPathFactory, synthetic) -> Path:
     (root / "blobs" / "sha256" / ".tmp-00").write_bytes(b"unfinished")
     synthetic.resume_campaign(root, clock=synthetic.StepClock(1_800_000_100_000_000_000))
     with synthetic.open_store(root) as store:
-        store.campaign_recorder("latest").record_report({"report.md": b"a second report\n"})
+        campaign = store.campaign_recorder("latest")
+        campaign.record_report({"report.md": b"a second report\n"})
     assert audit_store(root).findings == ()
+    return root
+
+
+@pytest.fixture(scope="module")
+def fuller(rich: Path, synthetic, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with what came later: judged again, reviewed, a receipt of its own, a bundle of another store."""
+    root = tmp_path_factory.mktemp("fuller") / "store"
+    shutil.copytree(rich, root)
+    with synthetic.open_store(root) as store:
+        synthetic.judge(store, store.campaign_recorder("latest"))
+        synthetic.review(store, decision="overrides", status="INCONCLUSIVE")
+        record_receipt(store.writer, "smoke", {"seconds": 1}, {})
+        import_bundle(store, synthetic.foreign_bundle(root.parent))
     return root
 
 
@@ -63,6 +79,13 @@ def rich(tmp_path_factory: pytest.TempPathFactory, synthetic) -> Path:
 def root(rich: Path, fast_path: Path) -> Path:
     copy = fast_path / "store"
     shutil.copytree(rich, copy)
+    return copy
+
+
+@pytest.fixture
+def full(fuller: Path, fast_path: Path) -> Path:
+    copy = fast_path / "full"
+    shutil.copytree(fuller, copy)
     return copy
 
 
@@ -94,10 +117,10 @@ def restored(root: Path, path: Path, change: Callable[[], object], level: Level 
         path.write_bytes(before)
 
 
-def test_an_untouched_store_has_no_findings_and_rows_in_every_table(rich: Path):
-    result = audit_store(rich)
+def test_an_untouched_store_has_no_findings_and_rows_in_every_table(fuller: Path):
+    result = audit_store(fuller)
     assert (result.findings, result.is_partial, result.notes) == ((), False, ())
-    connection = sqlite3.connect(rich / "assay.sqlite")
+    connection = sqlite3.connect(fuller / "assay.sqlite")
     empty = [t.name for t in DERIVED if not connection.execute(f"SELECT count(*) FROM {t.name}").fetchone()[0]]
     assert empty == []
 
@@ -266,12 +289,12 @@ def other_value(value: object) -> object:
 
 
 @pytest.mark.parametrize("table", [table.name for table in DERIVED])
-def test_one_changed_value_in_any_column_is_found_and_named(root: Path, table: str):
+def test_one_changed_value_in_any_column_is_found_and_named(full: Path, table: str):
     schema = next(one for one in DERIVED if one.name == table)
     keys = [column.name for column in schema.primary_key.columns]
     # A changed entry_seq takes a row to another entry: that is a row missing here and a row too many there.
     rest = [column.name for column in schema.columns if column.name not in {*keys, "entry_seq"}]
-    connection = sqlite3.connect(root / "assay.sqlite", isolation_level=None)
+    connection = sqlite3.connect(full / "assay.sqlite", isolation_level=None)
     row = connection.execute(f"SELECT * FROM {table} ORDER BY {', '.join(keys)} LIMIT 1").fetchone()
     values = dict(zip([column.name for column in schema.columns], row, strict=True))
     where = " AND ".join(f"{key} = ?" for key in keys)
@@ -281,23 +304,23 @@ def test_one_changed_value_in_any_column_is_found_and_named(root: Path, table: s
             new = 1 if str(schema.c[column].type) in {"INTEGER", "BIGINT", "DOUBLE"} else "x"
         connection.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (new, *[values[key] for key in keys]))
     connection.close()
-    result = audit_store(root, level="tables")
+    result = audit_store(full, level="tables")
     named = {finding.place.rpartition(" ")[2] for finding in result.findings if f": {table}, " in finding.place}
     assert set(rest) <= named, result.findings[:5]
     assert any(f": {table}, {keys[0]} {values[keys[0]]}" in finding.place for finding in result.findings)
 
 
 @pytest.mark.parametrize("table", [table.name for table in DERIVED if table.name != "ledger_entry"])
-def test_a_removed_row_and_a_row_too_many_are_found_in_every_table(root: Path, table: str):
+def test_a_removed_row_and_a_row_too_many_are_found_in_every_table(full: Path, table: str):
     schema = next(one for one in DERIVED if one.name == table)
     keys = [column.name for column in schema.primary_key.columns]
-    path = root / "assay.sqlite"
+    path = full / "assay.sqlite"
     before = path.read_bytes()
     connection = sqlite3.connect(path, isolation_level=None)
     row = connection.execute(f"SELECT {', '.join(keys)} FROM {table} LIMIT 1").fetchone()
     connection.execute(f"DELETE FROM {table} WHERE " + " AND ".join(f"{key} = ?" for key in keys), row)
     connection.close()
-    assert_found(audit_store(root, level="tables"), f"{table}, ")
+    assert_found(audit_store(full, level="tables"), f"{table}, ")
     path.write_bytes(before)
     connection = sqlite3.connect(path, isolation_level=None)
     whole = list(connection.execute(f"SELECT * FROM {table} LIMIT 1").fetchone())
@@ -307,7 +330,7 @@ def test_a_removed_row_and_a_row_too_many_are_found_in_every_table(root: Path, t
     )
     connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(whole))})", whole)
     connection.close()
-    assert_found(audit_store(root, level="tables"), f"{table}, ")
+    assert_found(audit_store(full, level="tables"), f"{table}, ")
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,17 @@ def test_ids_in_openai_chunks_are_read() -> None:
     assert request.last_token_ns == 20 * MS
 
 
+def test_ids_that_stand_in_the_verbose_part_of_plain_chunks_are_read() -> None:
+    events = [
+        (ms, S.chat({"content": text}, __verbose={"tokens": [token_id], "content": text}))
+        for ms, text, token_id in ((10, "a", 7), (20, "b", 8))
+    ]
+    request = openai(
+        [*events, (21, S.chat({}, finish="stop")), (22, S.chat(None, usage={"completion_tokens": 2})), (23, S.DONE)]
+    )
+    assert (request.token_ids, request.has_all_ids, request.outcome) == ((7, 8), True, "ok")
+
+
 def test_reasoning_and_tool_calls_are_generated_tokens() -> None:
     call = {"tool_calls": [{"function": {"arguments": "{}"}}]}
     events = [

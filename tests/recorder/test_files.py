@@ -46,7 +46,7 @@ def test_a_replaced_file_is_old_or_new_at_every_fault(tmp_path: Path, synthetic)
             assert path.read_bytes() in {b"old", b"new content"}
         else:
             break
-    assert fail_at == 7, "every step (folder, open, write, fsync, rename, fsync of the folder) failed once"
+    assert fail_at == 8, "every step (folder, open, write, fsync, close, rename, fsync of the folder) failed once"
     assert path.read_bytes() == b"new content"
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.http1 import parse_response
+from recorder.http1 import parse_by_reads, parse_response
 from recorder.wire import Read
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -18,12 +18,12 @@ def parse(*reads: bytes):
 
 
 def body(response) -> bytes:
-    return b"".join(piece.data for piece in response.body)
+    return response.body.data
 
 
 def test_a_chunked_body_has_the_time_of_each_read() -> None:
     response = parse(CHUNKED + b"3\r\nabc\r\n", b"2\r\nde\r\n3\r", b"\nfgh\r\n0\r\n\r\n")
-    assert [tuple(piece) for piece in response.body] == [(10, b"abc", 0), (20, b"de", 1), (30, b"fgh", 2)]
+    assert [tuple(piece) for piece in response.body.pieces()] == [(10, b"abc", 0), (20, b"de", 1), (30, b"fgh", 2)]
     assert (response.status, response.framing, response.is_complete) == (200, "chunked", True)
     assert (response.headers_ns, response.end_ns) == (10, 30)
     assert response.media_type == "text/event-stream"
@@ -100,6 +100,24 @@ MESSAGE = (
 )
 
 
+CHUNK_HEADS = st.sampled_from([b"%x\r\n", b"%x\r\n", b"%x\r\n", b"%X\r\n", b"0%x\r\n", b"%x;ext=1\r\n"])
+MESSAGES = st.tuples(
+    st.sampled_from([b"", b"HTTP/1.1 100 Continue\r\n\r\n"]),
+    st.sampled_from([CHUNKED, CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")]),
+    st.lists(st.tuples(CHUNK_HEADS, st.binary(min_size=1, max_size=20)), max_size=6).map(
+        lambda chunks: b"".join(head % len(data) + data + b"\r\n" for head, data in chunks)
+    ),
+    st.sampled_from([b"0\r\n\r\n", b"0\r\n\r\n", b"0\r\nT: x\r\n\r\n", b"", b"0\r\n\r\nmore", b"zz\r\n"]),
+).map(b"".join)
+
+
+@given(MESSAGES, st.lists(st.integers(0, 300), max_size=10) | st.just(list(range(300))))
+def test_reading_at_once_and_read_by_read_are_the_same(message: bytes, cuts: list[int]) -> None:
+    borders = [0, *sorted(min(cut, len(message)) for cut in cuts), len(message)]
+    reads = [Read(7 * index, message[a:b]) for index, (a, b) in enumerate(pairwise(borders))]
+    assert parse_response(reads) == parse_by_reads(reads)
+
+
 @given(st.lists(st.integers(0, len(MESSAGE)), max_size=12))
 def test_any_split_into_reads_gives_the_same_body_with_the_reads_own_times(cuts: list[int]) -> None:
     borders = [0, *sorted(cuts), len(MESSAGE)]
@@ -108,7 +126,7 @@ def test_any_split_into_reads_gives_the_same_body_with_the_reads_own_times(cuts:
     whole = parse_response([Read(0, MESSAGE)])
     assert body(response) == body(whole)
     assert (response.headers, response.is_complete, response.problem) == (whole.headers, True, None)
-    assert all(piece.t_ns == piece.read_index for piece in response.body)
+    assert all(piece.t_ns == piece.read_index for piece in response.body.pieces())
     # The headers are complete with the read that brought their last byte.
     assert borders[response.headers_ns + 1] >= len(CHUNKED) > borders[response.headers_ns]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from protocols.errors import EvidenceError, HostError
-from recorder.keys import Signer, key_home, load_signer, parse_signer, parse_verifier_key, trusted_keys
+from recorder.key_ring import trusted_keys
+from recorder.keys import Signer, key_home, load_signer, parse_signer, parse_verifier_key
 
 # Published with golang.org/x/mod/sumdb/note (note_test.go).
 VERIFIER = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"

@@ -7,6 +7,9 @@ import hashlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pymerkle import InmemoryTree
+from pymerkle import verify_consistency as verify_their_consistency
+from pymerkle import verify_inclusion as verify_their_inclusion
 
 from recorder.merkle import (
     Tree,
@@ -176,3 +179,27 @@ def test_a_proof_of_nothing_is_refused():
         inclusion_proof(hashes(3), 3)
     with pytest.raises(ValueError, match="size 0"):
         consistency_proof(hashes(3), 0)
+
+
+# --- an independent implementation ---------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=12), min_size=1, max_size=40), st.data())
+def test_roots_and_proofs_are_those_of_an_independent_library(lines: list[bytes], data: st.DataObject):
+    """pymerkle makes the same roots, and its verifier accepts our proofs as ours accepts its."""
+    tree = InmemoryTree(algorithm="sha256")
+    for line in lines:
+        tree.append_entry(line)
+    leaves = [leaf_hash(line) for line in lines]
+    root = root_of(leaves)
+    assert tree.get_root() == root
+    size = data.draw(st.integers(1, len(lines)))
+    theirs = tree.prove_consistency(size, len(lines))
+    verify_their_consistency(tree.get_root(size), root, theirs)
+    assert verify_consistency(size, len(lines), consistency_proof(leaves, size), tree.get_root(size), root)
+    index = data.draw(st.integers(0, len(lines) - 1))
+    proof = tree.prove_inclusion(index + 1, len(lines))
+    verify_their_inclusion(leaves[index], root, proof)
+    # Their path holds the leaf as well, and stands in another order.
+    path = [bytes.fromhex(one) for one in proof.serialize()["path"]]
+    assert sorted(path) == sorted([leaves[index], *inclusion_proof(leaves, index)])

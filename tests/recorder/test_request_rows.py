@@ -25,7 +25,7 @@ def exchange(kind: str = "native", route: str = "/completion") -> Exchange:
 
 def wire(*reads: bytes, end: str | None = "complete") -> bytes:
     file = io.BytesIO()
-    writer = WireWriter(file)
+    writer = WireWriter(file.write)
     writer.sent_bytes(b"POST /completion HTTP/1.1\r\n\r\n{}")
     writer.sent(1)
     for number, data in enumerate(reads):

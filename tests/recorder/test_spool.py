@@ -16,7 +16,7 @@ from recorder.wire import WireWriter, read_wire
 
 def wire(*pieces: bytes, end: bool = True) -> bytes:
     file = io.BytesIO()
-    writer = WireWriter(file)
+    writer = WireWriter(file.write)
     writer.sent_bytes(b"GET / HTTP/1.1\r\n\r\n")
     writer.sent(1)
     for number, piece in enumerate(pieces):

@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
+import runpy
+import time
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.sse import Event, EventStreamReader, is_done, read_stream
+from recorder.body import Body
+from recorder.sse import Event, EventStreamReader, Stream, is_done, read_by_pieces
+from recorder.sse import read_stream as read_body
+
+W = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("whatwg.py"))))
+
+
+def read_stream(pieces: list[tuple[int, bytes, int]]) -> Stream:
+    """Read pieces in both ways, which must agree in everything."""
+    body = Body.of(pieces)
+    stream = read_body(body)
+    assert stream == read_by_pieces(body)
+    return stream
 
 
 def events_of(*parts: bytes) -> list[Event]:
-    reader = EventStreamReader()
-    events = [event for index, part in enumerate(parts) for event in reader.feed(index, part, index)]
-    cut = reader.close()
-    return events if cut is None else [*events, cut]
+    return read_stream([(index, part, index) for index, part in enumerate(parts)]).events()
 
 
 def data_of(*parts: bytes) -> list[bytes]:
     return [event.data for event in events_of(*parts)]
-
-
-def reference(body: bytes) -> list[tuple[bytes, str, int]]:
-    """The standard, followed to the letter over the whole body: (data, name, place of the byte that dispatched it)."""
-    place = 3 if body.startswith(b"\xef\xbb\xbf") else 0
-    found: list[tuple[bytes, str, int]] = []
-    data, name = b"", b""
-    while place < len(body):
-        stop = place
-        while stop < len(body) and body[stop] not in b"\r\n":
-            stop += 1
-        if stop == len(body):
-            break
-        line, end = body[place:stop], stop
-        place = stop + (2 if body[stop : stop + 2] == b"\r\n" else 1)
-        if not line:
-            if data:
-                found.append((data[:-1], name.decode("utf-8", "replace") or "message", end))
-            data, name = b"", b""
-        elif not line.startswith(b":"):
-            field, _, value = line.partition(b":")
-            value = value[1:] if value.startswith(b" ") else value
-            if field == b"data":
-                data += value + b"\n"
-            elif field == b"event":
-                name = value
-    return found
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
@@ -63,12 +49,12 @@ def test_a_byte_order_mark_is_dropped_once_even_when_split() -> None:
     assert data_of(b"\xef\xbb\xbfdata: a\n\n") == [b"a"]
     assert data_of(b"\xef", b"\xbb", b"\xbfdata: a\n\n") == [b"a"]
     assert data_of(b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\n") == []
-    assert read_stream([(0, b"\xef\xbb\xbfdata: a\n\n", 0)]).events == [Event(0, b"a")]
+    assert data_of(b"data: a\n\n\xef\xbb\xbfdata: b\n\n") == [b"a"]
 
 
 def test_comments_are_counted_and_dispatch_nothing() -> None:
     stream = read_stream([(0, b": ping\n\n:\n\ndata: a\n: in between\ndata: b\n\n", 0)])
-    assert [event.data for event in stream.events] == [b"a\nb"]
+    assert stream.data == [b"a\nb"]
     assert stream.comments == 3
 
 
@@ -84,7 +70,7 @@ def test_a_field_without_colon_has_an_empty_value() -> None:
 
 def test_unknown_fields_are_counted_and_kept() -> None:
     stream = read_stream([(4, b'error: {"code":500}\n\nDATA: a\n\ndata : b\n\nid: 7\nretry: x\n\n', 2)])
-    assert stream.events == []
+    assert stream.data == []
     assert stream.ignored == 3
     assert stream.kept_lines[0] == (4, b'error: {"code":500}', 2)
 
@@ -170,30 +156,64 @@ def test_any_split_into_reads_gives_the_events_of_the_standard_at_the_reads_that
     borders = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     pieces = [(100 + index, body[a:b], index) for index, (a, b) in enumerate(pairwise(borders))]
     expected = []
-    for data, name, place in reference(body):
+    for data, name, place in W.reference(body):
         piece = next(index for index, border in enumerate(borders[1:]) if border > place)
         expected.append(Event(100 + piece, data, name, read_index=piece))
-    reader = EventStreamReader()
-    fed = [event for piece in pieces for event in reader.feed(*piece)]
-    assert fed == expected
-    cut = reader.close()
-    # The fast reading of a whole body is the same, counts included.
     stream = read_stream(pieces)
-    assert [event for event in stream.events if event.is_terminated] == expected
-    assert [(event.data, event.event) for event in stream.events if not event.is_terminated] == (
-        [] if cut is None else [(cut.data, cut.event)]
+    whole = stream.events()
+    assert [event for event in whole if event.is_terminated] == expected
+    assert len(whole) - len(expected) == stream.is_cut
+    # One piece or many: nothing but the times may differ.
+    at_once = read_stream([(0, body, 0)])
+    assert (stream.data, stream.names, stream.is_cut) == (at_once.data, at_once.names, at_once.is_cut)
+    assert (stream.comments, stream.ignored, stream.bare_frames) == (
+        at_once.comments,
+        at_once.ignored,
+        at_once.bare_frames,
     )
-    assert (stream.comments, stream.ignored, stream.bare_frames, stream.kept_lines) == (
-        reader.comments,
-        reader.ignored,
-        reader.bare_frames,
-        reader.kept_lines,
-    )
+
+
+PLAIN = st.lists(
+    st.sampled_from([b"", b"1", b"data: 1", b"\x0b\x0c\x85", "\u2028é".encode(), b": c", b"x" * 40]), max_size=8
+)
+EXTRA = st.sampled_from(
+    [b"", b"", b"", b": ping\n\n", b"\n", b"data: cut", b"data: cut\n", b"event: e\ndata: 1\n\n", b"\r"]
+)
+
+
+@given(
+    EXTRA,
+    PLAIN,
+    EXTRA,
+    PLAIN,
+    EXTRA,
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.lists(st.integers(0, 300), max_size=12),
+)
+def test_plain_events_with_one_odd_thing_between_them_are_read_alike_in_all_ways(
+    before: bytes, first: list[bytes], between: bytes, second: list[bytes], after: bytes, end: bytes, cuts: list[int]
+) -> None:
+    frames = [b"".join(b"data: %s%s%s" % (data, end, end) for data in part) for part in (first, second)]
+    body = before + frames[0] + between + frames[1] + after
+    borders = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    stream = read_stream([(index * 3, body[a:b], index) for index, (a, b) in enumerate(pairwise(borders))])
+    assert len(stream.data) - stream.is_cut == len(W.reference(body))
 
 
 def test_many_small_reads_of_one_large_event_cost_linear_time() -> None:
     reader = EventStreamReader()
     for index in range(50_000):
-        assert reader.feed(index, b"data: y\n" if index % 2 else b"data: x" + b"z" * 100 + b"\n", index) == []
-    (event,) = reader.feed(50_000, b"\n", 50_000)
-    assert len(event.data) == 25_000 * (101 + 1 + 2) - 1
+        reader.feed(index, b"data: y\n" if index % 2 else b"data: x" + b"z" * 100 + b"\n", index)
+        assert reader.stream.data == []
+    reader.feed(50_000, b"\n", 50_000)
+    (data,) = reader.stream.data
+    assert len(data) == 25_000 * (101 + 1 + 2) - 1
+
+
+def test_a_long_line_full_of_field_names_costs_linear_time() -> None:
+    """A pattern that could begin anywhere would look through the rest of the line at each of them."""
+    body = b"data: " * 200_000
+    for end in (b"", b"\n\n", b"\r\n\r\n"):
+        started = time.process_time()
+        assert len(read_body(Body.of([(0, body + end, 0)])).data) == 1
+        assert time.process_time() - started < 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from recorder.telemetry.facts import host_facts, host_state
+from recorder.telemetry.facts import firmware_facts, host_facts, host_state
 
 
 def test_facts_come_from_the_tree_and_are_none_where_it_has_none(tree) -> None:
@@ -43,3 +43,23 @@ def test_the_state_of_this_host_is_read() -> None:
     assert state["boot_time_s"] > 1_000_000_000
     assert state["memory_available_bytes"] > 0
     assert state["process_count"] > 0
+
+
+def test_firmware_and_drivers_come_from_the_tree_and_are_none_where_it_has_none(tree) -> None:
+    assert set(firmware_facts(tree.reader()).values()) == {None}
+    tree.write(
+        {
+            "/sys/class/dmi/id/bios_version": "1.07",
+            "/sys/class/dmi/id/bios_date": "09/12/2026",
+            "/proc/cpuinfo": "processor\t: 0\nmicrocode\t: 0xb204037\n",
+            "/sys/module/amdgpu/version": "6.14.14",
+            "/sys/class/drm/card1/device/vbios_version": "113-STRXLGEN-001",
+        }
+    )
+    assert firmware_facts(tree.reader()) == {
+        "bios_version": "1.07",
+        "bios_date": "09/12/2026",
+        "microcode": "0xb204037",
+        "gpu_drivers": "amdgpu 6.14.14",
+        "gpu_firmware": "113-STRXLGEN-001",
+    }

@@ -1,0 +1,1 @@
+"""One module a step; its tables are declared in the words of its own time, never in today's."""

@@ -1,0 +1,126 @@
+"""`assay audit`, `bundle`, `import`: what a reviewer types."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recorder.bundle import unpack_bundle
+
+
+@pytest.fixture
+def archive(finished: Any, tmp_path: Path) -> Path:
+    target = tmp_path / "out" / "release.assay.tar.zst"
+    ended = finished.run("bundle", "--store", finished.store, "--out", target)
+    assert ended.code == 0, ended.err
+    assert "head: " in ended.out
+    return target
+
+
+def test_a_bundle_of_a_real_campaign_audits_as_a_file_and_unpacked(finished: Any, world: Any, archive: Path) -> None:
+    unpack_bundle(archive, archive.parent / "u")
+    head = finished.run("audit", "--store", finished.store, "--json").json()["head"]
+    key = finished.run("key", "show", "default").out.strip()
+    for place in (archive, archive.parent / "u"):
+        ended = world.run("audit", place, "--key", key, "--head", head, "--json")
+        document = ended.json()
+        assert (ended.code, document["trust"], document["findings"]) == (0, "VERIFIED", [])
+        assert document["counts"]["verdicts"] == 1
+    beside = archive.parent / "release.verify.py"
+    ended = subprocess.run(
+        [sys.executable, "-I", "-S", beside, archive.parent / "u", "--key", key, "--head", head, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, json.loads(ended.stdout)["trust"]) == (0, "VERIFIED")
+
+
+def test_a_changed_bundle_exits_6(world: Any, archive: Path) -> None:
+    data = bytearray(archive.read_bytes())
+    data[len(data) // 2] ^= 1
+    archive.write_bytes(data)
+    assert world.run("audit", archive).code == 6
+
+
+def test_a_redacted_bundle_holds_and_hides_what_was_asked(finished: Any, world: Any, tmp_path: Path) -> None:
+    target = tmp_path / "r.assay.tar.zst"
+    ended = finished.run(
+        "bundle", "--store", finished.store, "--out", target, "--redact", "text", "--redact", "log", "--json"
+    )
+    assert ended.json()["left_out"] > 4
+    audited = world.run("audit", target, "--json").json()
+    assert (audited["findings"], audited["counts"]["verdicts"]) == ([], 1)
+    assert any("left out on purpose" in point for point in audited["open_points"])
+
+
+@pytest.mark.parametrize("rule", ["nonsense", "lock", "protocol:x", "LOG", ""])
+def test_a_rule_that_is_none_is_a_usage_error_that_names_the_roles(finished: Any, tmp_path: Path, rule: str) -> None:
+    ended = finished.run("bundle", "--store", finished.store, "--out", tmp_path / "x.zst", "--redact", rule)
+    assert ended.code == 2
+    assert "role" in ended.err or "never left out" in ended.err
+
+
+def test_a_reviewer_imports_a_bundle_and_reads_it(world: Any, archive: Path, finished: Any) -> None:
+    ended = world.run("import", archive, "--store", world.store, "--json")
+    assert ended.code == 0, ended.err
+    folder = ended.json()["folder"]
+    campaigns = world.run("list", "--store", folder, "--json").json()
+    assert campaigns == finished.run("list", "--store", finished.store, "--json").json()
+    shown = world.run("report", "--store", folder, "--json").json()
+    assert shown == finished.run("report", "--store", finished.store, "--json").json()
+    assert world.run("audit", "--store", world.store).code == 0
+    again = world.run("import", archive, "--store", world.store, "--json").json()
+    assert again["was_here"] is True
+
+
+def test_the_lock_that_was_kept_elsewhere_is_compared_member_by_member(finished: Any, tmp_path: Path) -> None:
+    lock = next((finished.store / "campaigns").rglob("lock.json"))
+    kept = tmp_path / "kept.json"
+    kept.write_bytes(lock.read_bytes())
+    assert finished.run("audit", "--store", finished.store, "--against", kept, "--level", "structure").code == 0
+    changed = json.loads(lock.read_bytes())
+    changed["schedule"][1]["arm"] = "baseline"
+    kept.write_bytes(json.dumps(changed, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode())
+    ended = finished.run("audit", "--store", finished.store, "--against", kept, "--level", "structure", "--json")
+    (finding,) = ended.json()["findings"]
+    assert (ended.code, finding["check"], finding["expected"], finding["found"]) == (
+        6,
+        "against",
+        "baseline",
+        "candidate",
+    )
+    assert finding["place"].endswith(".schedule[1].arm")
+    assert (finding["entry"], finding["file"]) == (2, "ledger.jsonl")
+
+
+def test_what_is_neither_evidence_nor_a_campaign_is_named(finished: Any) -> None:
+    assert finished.run("audit", "none.assay.tar.zst", "--store", finished.store).code == 5
+    assert finished.run("audit", "none", "--store", finished.store).code == 6
+
+
+def test_a_pinned_head_gives_a_proof_of_consistency(finished: Any, copy_of_finished: Path) -> None:
+    head = finished.run("audit", "--store", copy_of_finished, "--json").json()["head"]
+    assert finished.run("judge", "--store", copy_of_finished).code in {0, 3}
+    document = finished.run("audit", "--store", copy_of_finished, "--head", head, "--json").json()
+    from recorder.merkle import verify_consistency
+
+    (old_size, old_root), (new_size, new_root) = (text.split(":") for text in (head, document["head"]))
+    proof = [bytes.fromhex(one) for one in document["consistency_proof"]]
+    assert verify_consistency(int(old_size), int(new_size), proof, bytes.fromhex(old_root), bytes.fromhex(new_root))
+
+
+def test_an_export_holds_the_rows_of_a_campaign(finished: Any, tmp_path: Path) -> None:
+    out = tmp_path / "tables"
+    ended = finished.run(
+        "export", "--store", finished.store, "--out", out, "--format", "csv", "--table", "load", "--json"
+    )
+    assert (ended.code, ended.json()["rows"]) == (0, {"load": 4})
+    assert (out / "load.csv").read_text().startswith("entry_seq,load_id,campaign_id,")
+    assert finished.run("export", "--store", finished.store, "--out", out, "--table", "nonsense").code == 2

@@ -1,0 +1,61 @@
+"""`assay stats`: what it prints, what it exits with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FAST = (
+    "load,arm,rate\nA1,A,43.14422474234003\nC1,C,42.944229925558375\nC2,C,42.75367261461691\nA2,A,42.46983271222908\n"
+)
+QUIET = "load,arm,rate\n" + "".join(
+    f"{arm}{n},{arm},{100 + 0.01 * (n % 3) - (5 if arm == 'C' else 0) * slow}\n"
+    for slow in (0,)
+    for n, arm in enumerate("ACCACAAC")
+)
+
+
+def write(world: Any, text: str) -> Path:
+    path = Path(world.root / "rates.csv")
+    path.write_text(text)
+    return path
+
+
+def test_the_block_of_the_real_release_shows_both_judgements(world: Any) -> None:
+    ended = world.run("stats", write(world, FAST), "--margin", "2", "--json")
+    found = ended.json()
+    assert ended.code == found["verdict"]["exit_code"] == 3
+    assert found["screen"]["pooled_change_pct"] == pytest.approx(0.10079194713958906, rel=1e-12)
+    assert found["screen"]["mirror_gap_pp"] == pytest.approx(1.1318824396505, rel=1e-12)
+    assert (found["screen"]["passes"], found["verdict"]["status"]) == (True, "SCREEN_ONLY")
+    assert found["evidence"] == "numbers without a record"
+
+
+def test_a_person_reads_what_was_found_how_sure_it_is_and_what_to_do(world: Any) -> None:
+    out = " ".join(world.run("stats", write(world, FAST), "--margin", "2").out.replace("│", " ").split())
+    for part in (
+        "Verdict: SCREEN_ONLY",
+        "found: The candidate's rate is 0.10 % higher than the baseline's (estimate)",
+        "noise: 0.05 % a load (a guess: one degree of freedom)",
+        "legacy screen: pooled change +0.10 %, mirror gap 1.13 points: passes",
+        "a true loss of the limit passes it half of the time",
+        "next: Measure anew, do not add to these: 2 blocks of four loads decide",
+        "Evidence without a record",
+    ):
+        assert part in out, part
+
+
+@pytest.mark.parametrize(
+    ("text", "margin", "code"), [(QUIET, "2", 0), (QUIET.replace(",C,100", ",C,90"), "2", 1), (FAST, "0.01", 3)]
+)
+def test_the_exit_code_is_that_of_the_verdict(world: Any, text: str, margin: str, code: int) -> None:
+    assert world.run("stats", write(world, text), "--margin", margin).code == code
+
+
+def test_a_list_that_cannot_be_judged_is_a_usage_error(world: Any) -> None:
+    assert world.run("stats", write(world, "load,arm,rate\nA1,A,x\n"), "--margin", "2").code == 2
+    assert world.run("stats", world.root / "absent.csv", "--margin", "2").code == 2
+    assert world.run("stats", write(world, FAST), "--margin", "2", "--noise-pct", "1").code == 2
+    assert world.run("stats", write(world, FAST), "--margin", "0").code == 2

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from protocols.decision import LossRule, judge_loss
+from protocols.next_step import MOST_BLOCKS, blocks_to_decide, blocks_to_pass
+from protocols.plan import Noise, chances_at
+from protocols.stats import Observation
+
+ABBA = (False, True, True, False)
+
+
+def decided(blocks: int, sigma: float, loss: float, margin: float, campaigns: int) -> float:
+    """The share of simulated campaigns that the real decision decides."""
+    noise, count = random.Random(9), 0
+    for _ in range(campaigns):
+        seen = [
+            Observation(
+                index=place,
+                is_candidate=ABBA[place % 4],
+                rate=math.exp(ABBA[place % 4] * math.log1p(-loss) + noise.gauss(0, sigma)),
+            )
+            for place in range(4 * blocks)
+        ]
+        count += judge_loss(seen, LossRule(margin=margin)).decision in {"PASS", "FAIL"}
+    return count / campaigns
+
+
+@pytest.mark.parametrize(
+    ("sigma", "loss", "margin"), [(0.04, 0.0, 0.1), (0.1, 0.02, 0.1), (0.02, 0.3, 0.1), (0.01, 0.005, 0.02)]
+)
+def test_the_stated_number_of_blocks_is_the_fewest_that_decide_with_the_wanted_chance(
+    sigma: float, loss: float, margin: float
+) -> None:
+    step = blocks_to_decide(sigma, loss, margin, 0.05)
+    assert step is not None
+    assert step.chance >= 0.8
+    assert decided(step.blocks, sigma, loss, margin, 1500) == pytest.approx(step.chance, abs=0.045)
+    if step.blocks > 2:
+        fewer = chances_at(
+            100 * loss, math.sqrt(1 / (step.blocks - 1)), 4 * step.blocks - 7, Noise(sigma=sigma), margin=margin
+        )
+        assert fewer.p_pass + fewer.p_fail < 0.8
+
+
+def test_an_estimate_at_the_margin_is_decided_by_no_number_of_blocks() -> None:
+    assert blocks_to_decide(0.01, 0.02, 0.02, 0.05) is None
+    passes = blocks_to_pass(0.01, 0.02, 0.05)
+    assert passes is not None
+    assert 2 <= passes.blocks <= MOST_BLOCKS
+
+
+def test_no_noise_at_all_needs_the_two_blocks_that_show_it() -> None:
+    step = blocks_to_decide(0.0, 0.0, 0.02, 0.05)
+    assert step is not None
+    assert step.blocks == 2
