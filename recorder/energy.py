@@ -27,6 +27,8 @@ from recorder.trains import Point, counter_delta, integral, sampling_bound
 Method = Literal["counter", "trapezoid"]
 
 MINIMUM_COVERAGE: Final = Fraction(95, 100)
+_LEAST_SAMPLES: Final = 2
+"""Between two samples nothing is known: a phase without two of its own has no energy from power."""
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -80,13 +82,15 @@ def counter_energy(
 def power_energy(
     points: Sequence[Point], phase: Phase, *, domain: Domain, period_ns: int, window_us: int | None = None
 ) -> Energy:
-    """Return the integral of a power in uW. ``window_us`` is the sensor's averaging window or filter time."""
+    """Return the integral of a power in uW. ``window_us`` is the longest of window, filter and update."""
     area = integral(points, phase.start_ns, phase.end_ns, GAP_PERIODS * period_ns)
     coverage = area.covered_ns / phase.length_ns if phase.length_ns > 0 else Fraction(0)
     n = _count_inside(points, phase)
     if not points or coverage < MINIMUM_COVERAGE:
         reason = "low_coverage" if points else "no_samples"
         return _without_figure(phase, domain, "trapezoid", coverage, n, reason)
+    if n < _LEAST_SAMPLES:
+        return _without_figure(phase, domain, "trapezoid", coverage, n, "unresolved")
     window_ns = (window_us or 0) * 1000
     between = sampling_bound(points, phase.start_ns, phase.end_ns, GAP_PERIODS * period_ns)
     steps = sum(_step_across(points, edge_ns, window_ns) for edge_ns in (phase.start_ns, phase.end_ns))
@@ -105,7 +109,7 @@ def best_energy(counter: Energy | None, power: Energy | None) -> Energy | None:
 def _figure(
     phase: Phase, domain: Domain, method: Method, energy_uj: Fraction, bound_uj: Fraction, coverage: Fraction, n: int
 ) -> Energy:
-    is_resolved = bound_uj < energy_uj or bound_uj == 0
+    is_resolved = bound_uj < energy_uj
     return Energy(
         phase=phase.name,
         domain=domain,

@@ -40,9 +40,14 @@ def test_constant_power_times_time() -> None:
 
 
 def test_the_edges_of_a_phase_are_interpolated() -> None:
-    """A ramp of 1 W a ms from 0: between 300 and 310 ms it averages 305 W."""
-    found = of_power(every(1000, lambda ms: ms * WATT), phase(300, 310))
-    assert found.energy_uj == 305 * 10**4
+    """A ramp of 1 W a ms from 0: between 300 and 1210 ms it averages 755 W."""
+    found = of_power(every(2000, lambda ms: ms * WATT), phase(300, 1210))
+    assert (found.energy_uj, found.n) == (755 * 910 * 1000, 3)
+
+
+def test_a_phase_between_two_samples_has_no_energy_from_power() -> None:
+    found = of_power(every(2000, lambda ms: 100 * WATT), phase(300, 320))
+    assert (found.energy_uj, found.reason, found.n, found.coverage) == (None, "unresolved", 0, 1)
 
 
 def test_a_step_in_power_across_an_edge_is_in_the_bound_of_a_filtered_sensor() -> None:
