@@ -7,6 +7,7 @@
    bound is the sensor's filter (at each edge, window times the step in power across it) plus what power between
    two samples may have done while it rose or fell from one to the other.
 
+A figure that is not above its own bound is none: the sensor cannot resolve a phase that short (``unresolved``).
 Power that covers under 95 % of a phase gives no figure. Every figure carries method, domain, coverage and
 bound; energies of different domains are never added (an APU's socket power contains its CPU).
 """
@@ -26,6 +27,8 @@ from recorder.trains import Point, counter_delta, integral, sampling_bound
 Method = Literal["counter", "trapezoid"]
 
 MINIMUM_COVERAGE: Final = Fraction(95, 100)
+_LEAST_SAMPLES: Final = 2
+"""Between two samples nothing is known: a phase without two of its own has no energy from power."""
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -33,7 +36,7 @@ _NS_PER_S: Final = 1_000_000_000
 class Energy:
     """Energy of one phase in one domain.
 
-    energy_uj  None with a ``reason`` (closed list: no_samples, low_coverage, not_spanned, counter_reset)
+    energy_uj  None with a ``reason`` (closed list: no_samples, low_coverage, not_spanned, counter_reset, unresolved)
     bound_uj   the sensor's own error bound; it says nothing about how true the sensor is
     """
 
@@ -73,39 +76,26 @@ def counter_energy(
     if reason is not None or moved.delta is None or moved.near_bound is None:
         return _without_figure(phase, domain, "counter", moved.coverage, n, reason)
     staleness = 2 * moved.delta * update_ns / phase.length_ns
-    return Energy(
-        phase=phase.name,
-        domain=domain,
-        method="counter",
-        energy_uj=moved.delta,
-        coverage=moved.coverage,
-        bound_uj=moved.near_bound + staleness,
-        n=n,
-    )
+    return _figure(phase, domain, "counter", moved.delta, moved.near_bound + staleness, moved.coverage, n)
 
 
 def power_energy(
     points: Sequence[Point], phase: Phase, *, domain: Domain, period_ns: int, window_us: int | None = None
 ) -> Energy:
-    """Return the integral of a power in uW. ``window_us`` is the sensor's averaging window or filter time."""
+    """Return the integral of a power in uW. ``window_us`` is the longest of window, filter and update."""
     area = integral(points, phase.start_ns, phase.end_ns, GAP_PERIODS * period_ns)
     coverage = area.covered_ns / phase.length_ns if phase.length_ns > 0 else Fraction(0)
     n = _count_inside(points, phase)
     if not points or coverage < MINIMUM_COVERAGE:
         reason = "low_coverage" if points else "no_samples"
         return _without_figure(phase, domain, "trapezoid", coverage, n, reason)
+    if n < _LEAST_SAMPLES:
+        return _without_figure(phase, domain, "trapezoid", coverage, n, "unresolved")
     window_ns = (window_us or 0) * 1000
     between = sampling_bound(points, phase.start_ns, phase.end_ns, GAP_PERIODS * period_ns)
     steps = sum(_step_across(points, edge_ns, window_ns) for edge_ns in (phase.start_ns, phase.end_ns))
-    return Energy(
-        phase=phase.name,
-        domain=domain,
-        method="trapezoid",
-        energy_uj=area.total / _NS_PER_S,
-        coverage=coverage,
-        bound_uj=(steps * window_ns + between) / _NS_PER_S,
-        n=n,
-    )
+    bound = (steps * window_ns + between) / _NS_PER_S
+    return _figure(phase, domain, "trapezoid", area.total / _NS_PER_S, bound, coverage, n)
 
 
 def best_energy(counter: Energy | None, power: Energy | None) -> Energy | None:
@@ -114,6 +104,22 @@ def best_energy(counter: Energy | None, power: Energy | None) -> Energy | None:
         if energy is not None and energy.energy_uj is not None:
             return energy
     return counter or power
+
+
+def _figure(
+    phase: Phase, domain: Domain, method: Method, energy_uj: Fraction, bound_uj: Fraction, coverage: Fraction, n: int
+) -> Energy:
+    is_resolved = bound_uj < energy_uj
+    return Energy(
+        phase=phase.name,
+        domain=domain,
+        method=method,
+        energy_uj=energy_uj if is_resolved else None,
+        coverage=coverage,
+        bound_uj=bound_uj,
+        n=n,
+        reason=None if is_resolved else "unresolved",
+    )
 
 
 def _without_figure(

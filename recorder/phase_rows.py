@@ -175,7 +175,9 @@ def _energy(train: Train, phase: Phase, period_ns: int) -> Energy | None:
             update_ns=(field.update_us or 0) * 1000,
         )
     if field.unit == "uw" and field.kind == "gauge" and "_limit_" not in field.name:
-        return power_energy(train.points, phase, domain=field.domain, period_ns=spacing, window_us=field.window_us)
+        # A value is up to one update old: at the edges that is worth as much as an averaging window of that length.
+        window_us = max(field.window_us or 0, field.update_us or 0)
+        return power_energy(train.points, phase, domain=field.domain, period_ns=spacing, window_us=window_us)
     return None
 
 

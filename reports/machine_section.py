@@ -7,7 +7,7 @@ from typing import Final
 
 from reports import style
 from reports.facts import Facts, LoadFact
-from reports.machine import CONSISTENT_PP, AnomalyFact, ClockView, EnergyFact, SensorFact
+from reports.machine import CONSISTENT_PP, AnomalyFact, ClockView, CoresFact, EnergyFact, SensorFact
 
 Row = tuple[object, ...]
 Rows = Iterator[tuple[Sequence[str], list[Row]]]
@@ -15,25 +15,28 @@ Rows = Iterator[tuple[Sequence[str], list[Row]]]
 _SHOWN: Final[Mapping[str, Callable[[float | None], str]]] = {
     "gfx_clock_hz": style.megahertz,
     "smu_gfx_clock_hz": style.megahertz,
-    "gfx_clock_limit_hz": style.megahertz,
-    "mem_clock_hz": style.megahertz,
     "board_power_instant_uw": style.watts,
     "board_power_uw": style.watts,
     "socket_power_uw": style.watts,
     "smu_socket_power_uw": style.watts,
-    "smu_gfx_power_uw": style.watts,
     "temp_gpu_mc": style.celsius,
     "temp_edge_mc": style.celsius,
     "temp_junction_mc": style.celsius,
     "cpu_temp_mc": style.celsius,
 }
-"""Sensors of the report; all of them are in the evidence database."""
+_GROUPS: Final = (
+    ("gfx_clock_hz", "smu_gfx_clock_hz"),
+    ("board_power_instant_uw", "board_power_uw", "socket_power_uw", "smu_socket_power_uw"),
+    ("temp_gpu_mc", "temp_edge_mc", "temp_junction_mc", "cpu_temp_mc"),
+)
+"""Of each group, the report shows the first that a device has; all sensors stand in its JSON and in the database."""
 
 _REASONS: Final = {
     "no_samples": "no samples",
     "low_coverage": "the samples cover under 95 % of it",
     "not_spanned": "the readings do not reach over it",
     "counter_reset": "the counter was reset",
+    "unresolved": "too short for this sensor",
 }
 
 
@@ -43,7 +46,7 @@ def sensor_rows(facts: Facts) -> list[Row]:
         (
             load.label,
             load.arm,
-            one.workload,
+            _request(one),
             one.phase,
             f"{one.name} {one.device}".strip(),
             _mean(one),
@@ -52,9 +55,21 @@ def sensor_rows(facts: Facts) -> list[Row]:
             ", ".join(_SHOWN[one.name](value) for value in one.quarters) if one.status == "OK" else style.ABSENT,
         )
         for load in _loads(facts)
-        for one in load.machine.sensors
-        if one.name in _SHOWN
+        for one in _chosen(load.machine.sensors)
     ]
+
+
+def _chosen(sensors: Sequence[SensorFact]) -> Iterator[SensorFact]:
+    names = {(one.device, one.name) for one in sensors}
+    for one in sensors:
+        for group in _GROUPS:
+            first = next((name for name in group if (one.device, name) in names), None)
+            if one.name == first:
+                yield one
+
+
+def _request(one: SensorFact | EnergyFact | CoresFact) -> str:
+    return f"{one.workload}, request {one.request}"
 
 
 def _loads(facts: Facts) -> Iterator[LoadFact]:
@@ -74,7 +89,7 @@ def energy_rows(facts: Facts) -> list[Row]:
         (
             load.label,
             load.arm,
-            one.workload,
+            _request(one),
             one.phase,
             f"{one.domain} {one.device}".strip(),
             one.method,
@@ -96,7 +111,7 @@ def _energy(one: EnergyFact) -> str:
 def cores_rows(facts: Facts) -> list[Row]:
     """Return the CPU cores that the engine kept busy, for each phase and load."""
     return [
-        (load.label, load.arm, one.workload, one.phase, style.chance(one.cores))
+        (load.label, load.arm, _request(one), one.phase, style.chance(one.cores))
         for load in _loads(facts)
         for one in load.machine.cores
     ]
@@ -133,8 +148,8 @@ def anomaly_lines(facts: Facts) -> Iterator[str]:
             where = f" in {first.phase} of {first.workload}" if first.phase else ""
             why = f", cause: {cause}" if cause else ""
             yield (
-                f"{load.label}: {kind}{where}, {len(found)} times, first {style.decimal_seconds(first.start_s)} after "
-                f"sampling began, {name} {style.count(first.value)}{why}"
+                f"{load.label}: {kind}{where}, {style.times(len(found))}, first {style.decimal_seconds(first.start_s)} "
+                f"after sampling began, {name} {style.count(first.value)}{why}"
             )
 
 

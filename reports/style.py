@@ -52,6 +52,11 @@ def chance(value: float) -> str:
     return f"{value:.2f}"
 
 
+def times(value: int) -> str:
+    """Return how often something was seen, in words."""
+    return "once" if value == 1 else f"{count(value)} times"
+
+
 def ratio(value: float) -> str:
     """Return a ratio with four decimals."""
     return f"{value:.4f}"

@@ -5,7 +5,7 @@ a reason, not a traceback. A device is known by its PCI address; NVML's index is
 ``nvmlDeviceGetPowerUsage`` is an average over about 1 s on Ampere (GA100 aside) and newer, and the
 instantaneous and the averaged power are asked for by field id as well. On an H200, power and energy
 change every 100 ms, and a read of the energy counter takes 3.2 to 4.6 ms: it is read at the edges of phases
-and at most once a second between them.
+and every 5 s between them, which is often enough for a counter.
 Event reasons come as bits (now) and as counters of ns, whose differences miss nothing between two samples.
 """
 
@@ -25,7 +25,7 @@ from recorder.telemetry.sample import DeviceIdentity, FieldSpec, ProbeReport, Re
 _NO_PERMISSION: Final = 4
 _GPU_IS_LOST: Final = 15
 _NOT_AVAILABLE: Final = frozenset({0xFFFF, 0xFFFF_FFFF, 2**64 - 1})
-_ENERGY_SPACING_NS: Final = 1_000_000_000
+_ENERGY_SPACING_NS: Final = 5_000_000_000
 _USERS: Final = "gpu_foreign_process_count"
 
 OwnProcesses = Callable[[], frozenset[int]]
@@ -59,7 +59,6 @@ class NvmlProvider(NoExtras):
         self._index = index
         self._own_processes = own_processes
         self._energy_ticks = max(1, -(-_ENERGY_SPACING_NS // period_ns))
-        self._field_ids: tuple[int, ...] = ()
         self._handle: Any = None
         self._bdf = f"index-{index}"
         self._queries: tuple[tuple[Query, FieldSpec], ...] = ()
@@ -97,7 +96,6 @@ class NvmlProvider(NoExtras):
             else:
                 usable.append((query, spec))
         self._queries = tuple(usable)
-        self._field_ids = tuple(getattr(nvml, query.call) for query, _ in usable if isinstance(query.call, str))
         state: Literal["present", "partial", "absent"] = "partial" if refused else "present"
         if not usable:
             state = "absent"
@@ -110,13 +108,17 @@ class NvmlProvider(NoExtras):
 
     def read(self, tick: int) -> Iterable[Reading]:
         """Return what is due. Raises DeviceLostError when the GPU has fallen off the bus."""
-        answers = Tick(self._nvml, self._handle, self._field_ids)
+        due = [
+            (query, spec)
+            for query, spec in self._queries
+            if tick % (self._energy_ticks if query.unit == "uj" else query.every) == 0
+        ]
+        fields = tuple(getattr(self._nvml, query.call) for query, _ in due if isinstance(query.call, str))
+        answers = Tick(self._nvml, self._handle, fields)
         readings = []
-        for query, spec in self._queries:
-            every = self._energy_ticks if query.unit == "uj" else query.every
-            if tick % every == 0:
-                value, status, _ = self._ask(query, answers)
-                readings.append(Reading(field=spec, raw=value, status=status))
+        for query, spec in due:
+            value, status, _ = self._ask(query, answers)
+            readings.append(Reading(field=spec, raw=value, status=status))
         return readings
 
     def read_edge(self) -> Iterable[Reading]:

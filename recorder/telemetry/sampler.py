@@ -5,7 +5,8 @@ overran; they are counted as missed and never made up in a burst. What goes wron
 with a record and nothing else: an exception of the sink or of a provider never reaches the run.
 
 ``edge`` asks for one more sample, of the energy counters only, where a phase begins or ends: between two ticks a
-second apart a counter would have to be interpolated. It costs its caller an append and a wake-up.
+second apart a counter would have to be interpolated. It costs its caller an append and a wake-up. When sampling
+is told to stop, every field is read a last time, outside the ticks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Literal, Self
 
 from recorder.telemetry.provider import DeviceLostError, Provider
@@ -211,6 +212,8 @@ class Sampler:
                 missed_before = following - tick - 1
                 tally.missed += missed_before
                 tick = following
+            if reason == "stopped" and tally.taken:
+                self._sink(self._take_last(tick, tally))
         except Exception as error:  # noqa: BLE001 (a full disk must end the sampling, not the run)
             reason, detail = "sink_failed", f"{type(error).__name__}: {error}"
         clocks.append(self._offsets())
@@ -277,6 +280,11 @@ class Sampler:
                     is_edge=True,
                 )
             )
+
+    def _take_last(self, tick: int, tally: _Tally) -> Sample:
+        """Take every field once more at the end: without it, no counter would reach over the last phase."""
+        tally.edges += 1
+        return replace(self._take(0, self._now_ns(), 0, tally), tick=tick, is_edge=True)
 
     def _ask(self, read: Callable[[Provider], Iterable[Reading]], tally: _Tally) -> list[Reading]:
         """Return the readings of every provider that is left; one that fails is dropped with its reason."""

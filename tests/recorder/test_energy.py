@@ -40,9 +40,14 @@ def test_constant_power_times_time() -> None:
 
 
 def test_the_edges_of_a_phase_are_interpolated() -> None:
-    """A ramp of 1 W a ms from 0: between 300 and 310 ms it averages 305 W."""
-    found = of_power(every(1000, lambda ms: ms * WATT), phase(300, 310))
-    assert found.energy_uj == 305 * 10**4
+    """A ramp of 1 W a ms from 0: between 300 and 1210 ms it averages 755 W."""
+    found = of_power(every(2000, lambda ms: ms * WATT), phase(300, 1210))
+    assert (found.energy_uj, found.n) == (755 * 910 * 1000, 3)
+
+
+def test_a_phase_between_two_samples_has_no_energy_from_power() -> None:
+    found = of_power(every(2000, lambda ms: 100 * WATT), phase(300, 320))
+    assert (found.energy_uj, found.reason, found.n, found.coverage) == (None, "unresolved", 0, 1)
 
 
 def test_a_step_in_power_across_an_edge_is_in_the_bound_of_a_filtered_sensor() -> None:
@@ -130,7 +135,7 @@ def test_the_counter_comes_first_and_the_reason_stays() -> None:
     assert best_energy(None, None) is None
 
 
-@given(st.lists(st.integers(0, 700 * WATT), min_size=9, max_size=40), st.integers(1, 7))
+@given(st.lists(st.integers(300 * WATT, 700 * WATT), min_size=9, max_size=40), st.integers(1, 7))
 def test_splitting_a_phase_conserves_energy_and_the_counter_agrees_with_the_power(watts: list[int], cut: int) -> None:
     power = tuple(Point(index * PERIOD, value) for index, value in enumerate(watts))
     end_ms = 250 * (len(watts) - 1)
@@ -143,3 +148,12 @@ def test_splitting_a_phase_conserves_energy_and_the_counter_agrees_with_the_powe
         counter.append(Point(after.t_ns, int(total)))
     counted = of_counter(counter, phase(0, middle))
     assert abs(counted.energy_uj - left.energy_uj) <= counted.bound_uj + 2
+
+
+def test_a_phase_that_is_shorter_than_the_sensor_resolves_has_no_figure() -> None:
+    """Seen on an H200: a prefill of 1 ms, 0.6 J on the counter, and an update period of 100 ms."""
+    counter = tuple(Point(ms * MS, ms * 600_000) for ms in (0, 1000, 1002, 2000))
+    found = of_counter(counter, phase(1000, 1002), update_ns=100 * MS)
+    assert (found.energy_uj, found.reason) == (None, "unresolved")
+    assert found.bound_uj == 120 * 10**6
+    assert found.per_token_uj(1024) is None

@@ -159,3 +159,17 @@ def test_a_mean_lies_between_its_extremes(values: list[int]) -> None:
     assert found.minimum <= found.mean <= found.maximum
     assert found.minimum <= found.p05 <= found.p50 <= found.p95 <= found.maximum
     assert sum(found.quarters) / 4 == found.mean or len(values) % 4 != 1
+
+
+def test_the_margin_keeps_a_filtered_step_out_of_the_mean() -> None:
+    """A sensor that averages over 1 s sees a step from 100 to 500 at 2000 ms as a ramp of four samples."""
+    truth = [100 if ms < 2000 else 500 for ms in range(0, 8001, 250)]
+    seen = [
+        sum(truth[max(0, k - 4) : k]) // len(truth[max(0, k - 4) : k] or [1]) if k else 100 for k in range(len(truth))
+    ]
+    points = train(*((250 * k, value) for k, value in enumerate(seen)))
+    assert seen[8:13] == [100, 200, 300, 400, 500]
+    with_margin = mean_of(points, phase(2000, 7000), margin_ms=margin_of(PERIOD, window_us=1_000_000) // MS)
+    assert (with_margin.mean, with_margin.n, with_margin.changes) == (500, 13, 0)
+    without = mean_of(points, phase(2000, 7000), margin_ms=0)
+    assert without.mean == 500 - Fraction(400 * 500, 5000)

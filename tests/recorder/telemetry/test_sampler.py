@@ -84,7 +84,8 @@ def run(clock: Clock, *providers: Provider, sink=None) -> tuple[SamplerReport, l
         providers=providers, sink=sink or samples.append, period_ns=PERIOD,
         now_ns=clock.now_ns, thread_cpu_ns=clock.cpu_ns, wait=clock.wait, offsets=offsets,
     )  # fmt: skip
-    return sampler.run(), samples
+    report = sampler.run()
+    return report, [sample for sample in samples if not sample.is_edge]
 
 
 def test_deadlines_are_absolute_and_do_not_drift() -> None:
@@ -211,7 +212,7 @@ def test_an_edge_is_sampled_at_once_and_costs_no_tick() -> None:
 
     report = sampler.run()
     assert [(sample.tick, sample.is_edge) for sample in taken] == [
-        (0, False), (1, False), (1, True), (2, False), (3, False), (3, True), (4, False),
+        (0, False), (1, False), (1, True), (2, False), (3, False), (3, True), (4, False), (5, True),
     ]  # fmt: skip
     edge = taken[2]
     assert (edge.t_begin_ns - taken[0].deadline_ns, edge.t_end_ns - edge.t_begin_ns) == (310 * MS, 4 * MS)
@@ -220,7 +221,7 @@ def test_an_edge_is_sampled_at_once_and_costs_no_tick() -> None:
     assert [sample.deadline_ns - taken[0].deadline_ns for sample in taken if not sample.is_edge] == [
         tick * PERIOD for tick in range(5)
     ]
-    assert (report.ticks_missed, report.edges_taken, report.worst_edge_ns) == (0, 2, 4 * MS)
+    assert (report.ticks_missed, report.edges_taken, report.worst_edge_ns) == (0, 3, 4 * MS)
 
 
 def test_the_edge_before_the_end_is_still_sampled() -> None:
@@ -228,7 +229,21 @@ def test_the_edge_before_the_end_is_still_sampled() -> None:
     clock = Clock(until_ms=0)
     with Sampler(providers=[Meter(clock)], sink=samples.append, period_ns=60_000 * MS) as sampler:
         sampler.edge()
-    assert [sample.is_edge for sample in samples] == [False, True]
+    assert [sample.is_edge for sample in samples] == [False, True, True]
+
+
+def test_every_field_is_read_a_last_time_when_sampling_is_told_to_stop() -> None:
+    class Slow(Provider):
+        def read(self, tick: int):
+            return super().read(tick) if tick % 4 == 0 else []
+
+    taken: list[Sample] = []
+    with Sampler(providers=[Slow()], sink=taken.append, period_ns=60_000 * MS):
+        pass
+    first, last = taken
+    assert (first.is_edge, last.is_edge) == (False, True)
+    assert [reading.field for reading in last.readings] == [FIELD]
+    assert last.t_begin_ns > first.t_end_ns
 
 
 def test_without_an_energy_counter_an_edge_wakes_nobody() -> None:
@@ -236,9 +251,9 @@ def test_without_an_energy_counter_an_edge_wakes_nobody() -> None:
     with Sampler(providers=[Provider()], sink=samples.append, period_ns=60_000 * MS) as sampler:
         for _ in range(100):
             sampler.edge()
-    assert len(samples) == 1
+    assert [sample.is_edge for sample in samples] == [False, True]
     assert sampler.report is not None
-    assert sampler.report.edges_taken == 0
+    assert sampler.report.edges_taken == 1
 
 
 def test_bytes_behind_readings_go_with_the_sample() -> None:
@@ -262,7 +277,7 @@ def test_the_thread_samples_until_it_is_stopped_and_closes_its_providers() -> No
         time.sleep(0.1)
     assert sampler.report is not None
     assert sampler.report.reason == "stopped"
-    assert sampler.report.ticks_taken == len(samples) >= 3
+    assert sampler.report.ticks_taken == len(samples) - 1 >= 3
     assert provider.is_closed
     assert not any(thread.name == "telemetry-sampler" for thread in threading.enumerate())
 
