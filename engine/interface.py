@@ -36,6 +36,7 @@ class SessionSettings(ctypes.Structure):
         ("draft_kv_type", ctypes.c_int32),
         ("n_draft_vocab", ctypes.c_uint32),
         ("ple_cache_bytes", ctypes.c_uint64),
+        ("strip_bytes", ctypes.c_uint64),
     )
 
 

@@ -57,6 +57,7 @@ class Session:
     draft_kv_type: str = "f16"
     draft_vocabulary: int = 0
     ple_cache_bytes: int | None = None
+    strip_bytes: int | None = None
     has_flash_attention: bool = True
 
     def fields(self) -> dict[str, int | bool]:
@@ -72,11 +73,12 @@ class Session:
             "n_draft": self.draft_tokens,
             "n_draft_vocab": self.draft_vocabulary,
         }
+        sizes = {"ple_cache_bytes": self.ple_cache_bytes, "strip_bytes": self.strip_bytes}
         return {
             **{name: value for name, value in later.items() if value},
             **({} if self.has_flash_attention else {"flash_attention": False}),
             **({"draft_kv_type": KV_TYPES[self.draft_kv_type]} if self.draft_tokens else {}),
-            **({} if self.ple_cache_bytes is None else {"ple_cache_bytes": self.ple_cache_bytes}),
+            **{name: value for name, value in sizes.items() if value is not None},
             "n_ctx": self.context_tokens,
             "n_seq": self.sequences,
             "n_ubatch": self.ubatch_tokens,

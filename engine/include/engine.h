@@ -71,6 +71,7 @@ typedef struct assay_session_settings {
     int32_t draft_kv_type; /* enum assay_kv_type of the draft cache */
     uint32_t n_draft_vocab; /* the draft chooses among the first ids of the vocabulary; 0: among all */
     uint64_t ple_cache_bytes; /* decoded pages of the n-gram table, default 64 MiB */
+    uint64_t strip_bytes;  /* about so much for gathered rows and scores of the queries at a time, default 64 MiB */
 } assay_session_settings;
 
 /* One batch. Arrays have n entries; logits[i] != 0 asks for the row of token i. */

@@ -108,6 +108,7 @@ assay_session_settings assay_session_defaults(void) {
     settings.flash_attention = true;
     settings.draft_kv_type = ASSAY_KV_F16;
     settings.ple_cache_bytes = UINT64_C(64) << 20;
+    settings.strip_bytes = UINT64_C(64) << 20;
     return settings;
 }
 

@@ -8,26 +8,24 @@ namespace {
 
 // What no query may see. Finite, so that products with zero stay zero; far below every score.
 constexpr float kHidden = -1e30F;
-// Gathered rows and scores of a strip of queries take about so many bytes, whatever the depth.
-constexpr int64_t kStripBytes = INT64_C(64) << 20;
-
-int64_t strip_of(int64_t n_tokens, int64_t bytes_of_query) {
-    return std::clamp<int64_t>(kStripBytes / std::max<int64_t>(bytes_of_query, 1), 1, n_tokens);
+int64_t strip_of(int64_t n_tokens, int64_t bytes_of_query, uint64_t strip_bytes) {
+    return std::clamp<int64_t>(static_cast<int64_t>(strip_bytes) / std::max<int64_t>(bytes_of_query, 1), 1, n_tokens);
 }
 
 }  // namespace
 
-int64_t selected_strip(const QwenShape& s, const QwenRun& run) {
+int64_t selected_strip(const QwenShape& s, const QwenRun& run, uint64_t strip_bytes) {
     const int64_t n_cells = int64_t{s.budget} + run.n_tail;
-    return strip_of(run.n_tokens, n_cells * (3 * int64_t{s.n_embd_kv()} + 2 * int64_t{s.n_head}) * 4);
+    const int64_t of_query = n_cells * (3 * int64_t{s.n_embd_kv()} + 2 * int64_t{s.n_head}) * 4;
+    return strip_of(run.n_tokens, of_query, strip_bytes);
 }
 
-int64_t dense_strip(const QwenShape& s, const QwenRun& run) {
-    return strip_of(run.n_tokens, int64_t{run.n_viewed} * (2 * int64_t{s.n_head} + 2) * 4);
+int64_t dense_strip(const QwenShape& s, const QwenRun& run, uint64_t strip_bytes) {
+    return strip_of(run.n_tokens, int64_t{run.n_viewed} * (2 * int64_t{s.n_head} + 2) * 4, strip_bytes);
 }
 
-int64_t score_strip(const QwenShape&, const QwenRun& run) {
-    return strip_of(run.n_tokens, int64_t{run.is_masked ? run.n_columns : run.n_viewed} * 12 * 4);
+int64_t score_strip(const QwenRun& run, uint64_t strip_bytes) {
+    return strip_of(run.n_tokens, int64_t{run.n_viewed} * 12 * 4, strip_bytes);
 }
 
 ggml_tensor* QwenBuilder::rotate(ggml_tensor* heads, ggml_tensor* positions) {
@@ -142,7 +140,7 @@ ggml_tensor* QwenBuilder::attend_rows(uint32_t index, const QwenRun& run, ggml_t
                                       ggml_tensor* mask) {
     ggml_tensor* k = cached(c_.cache.keys(index), rows, run.n_viewed, 1);
     ggml_tensor* v = cached(c_.cache.values(index), rows, run.n_viewed, 1);
-    const int64_t strip = dense_strip(s_, run);
+    const int64_t strip = dense_strip(s_, run, c_.strip_bytes);
     std::vector<ggml_tensor*> parts;
     for (int64_t at = 0; at < run.n_tokens; at += strip) {
         const int64_t n = std::min(strip, run.n_tokens - at);
@@ -181,7 +179,7 @@ ggml_tensor* QwenBuilder::attend_selected(uint32_t index, const QwenRun& run, co
     ggml_tensor* members = ggml_view_2d(ctx_, table, s_.ratio, run.n_viewed, table->nb[1],
                                         static_cast<size_t>(run.sequence) * c_.cache.n_blocks_max() * table->nb[1]);
     std::vector<ggml_tensor*> kept_parts;
-    const int64_t score_step = score_strip(s_, run);
+    const int64_t score_step = score_strip(run, c_.strip_bytes);
     for (int64_t at = 0; at < run.n_tokens; at += score_step) {
         const int64_t n = std::min(score_step, run.n_tokens - at);
         ggml_tensor* own = ggml_view_3d(ctx_, index_q, index_q->ne[0], index_q->ne[1], n, index_q->nb[1],
@@ -194,7 +192,7 @@ ggml_tensor* QwenBuilder::attend_selected(uint32_t index, const QwenRun& run, co
     note("selected." + std::to_string(c_.cache.block_of(index)), kept);
 
     std::vector<ggml_tensor*> parts;
-    const int64_t strip = selected_strip(s_, run);
+    const int64_t strip = selected_strip(s_, run, c_.strip_bytes);
     for (int64_t at = 0; at < run.n_tokens; at += strip) {
         const int64_t n = std::min(strip, run.n_tokens - at);
         const auto own = [&](ggml_tensor* x) {

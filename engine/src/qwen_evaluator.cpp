@@ -22,7 +22,8 @@ QwenEvaluator::QwenEvaluator(const Parts& parts, uint32_t n_ubatch, bool wants_h
     : parts_(parts),
       s_(parts.model.qwen()->shape()),
       executor_(parts.model, parts.settings, parts.work,
-                qwen_graph_nodes(s_, largest_shape(n_ubatch, wants_hidden), graph_context().plain_operators)) {
+                qwen_graph_nodes(s_, largest_shape(n_ubatch, wants_hidden), graph_context().plain_operators,
+                                 parts.settings.strip_bytes)) {
     const QwenGraphShape largest = largest_shape(n_ubatch, wants_hidden);
     const QwenGraph graph = build_qwen_graph(graph_context(), largest);
     executor_.reserve(graph.nodes, largest.n_tokens);
@@ -36,6 +37,7 @@ QwenGraphContext QwenEvaluator::graph_context() const {
             parts_.output,
             settings.flash_attention,
             settings.plain_operators || parts_.model.uses_accelerator(),
+            settings.strip_bytes,
             std::max(settings.n_threads, settings.n_threads_batch),
             capture_};
 }

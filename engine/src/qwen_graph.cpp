@@ -251,7 +251,7 @@ void QwenBuilder::build_pooling() {
     }
 }
 
-size_t qwen_graph_nodes(const QwenShape& s, const QwenGraphShape& graph, bool plain_operators) {
+size_t qwen_graph_nodes(const QwenShape& s, const QwenGraphShape& graph, bool plain_operators, uint64_t strip_bytes) {
     const auto strips = [](const QwenRun& run, int64_t strip) {
         return static_cast<size_t>((run.n_tokens + strip - 1) / strip);
     };
@@ -259,12 +259,13 @@ size_t qwen_graph_nodes(const QwenShape& s, const QwenGraphShape& graph, bool pl
     size_t of_layer = 130 + 4 * s.hc + 2 * s.n_expert_used;
     for (const QwenRun& run : graph.runs) {
         of_layer += 60 + 2 * s.ratio + 2 * s.ple.kernel;
-        if (run.is_masked) of_layer += 60 + 4 * s.n_index_heads;
+        if (run.is_masked)
+            of_layer += 60 + 4 * s.n_index_heads + strips(run, dense_strip(s, run, strip_bytes)) * 14;
         else if (run.is_sparse)
-            of_layer += strips(run, score_strip(s, run)) * (4 * s.n_index_heads + (plain_operators ? 40 : 10)) +
-                        strips(run, selected_strip(s, run)) * 36;
+            of_layer += strips(run, score_strip(run, strip_bytes)) * (4 * s.n_index_heads + (plain_operators ? 40 : 10)) +
+                        strips(run, selected_strip(s, run, strip_bytes)) * 36;
         else
-            of_layer += strips(run, dense_strip(s, run)) * 14;
+            of_layer += strips(run, dense_strip(s, run, strip_bytes)) * 14;
     }
     return (graph.is_draft ? 1 : s.n_layer) * of_layer + 200;
 }
@@ -273,7 +274,7 @@ QwenGraph build_qwen_graph(const QwenGraphContext& context, const QwenGraphShape
     QwenGraph graph;
     graph.shape = shape;
     graph.nodes = open_graph(graph.context, qwen_graph_nodes(context.model.qwen()->shape(), shape,
-                                                             context.plain_operators));
+                                                             context.plain_operators, context.strip_bytes));
     QwenBuilder(context, graph).build();
     graph.cost = count_cost(graph.nodes);
     return graph;

@@ -94,17 +94,19 @@ struct QwenGraphContext {
     ggml_tensor* output;             // the rows of the head, of the draft perhaps some
     bool flash_attention;
     bool plain_operators;            // only operators that every back end has
+    uint64_t strip_bytes;
     uint32_t n_threads_max;
     const Capture* capture;          // nullptr: nothing is captured
 };
 
-// Queries whose rows are gathered, or whose scores are kept, at a time.
-int64_t selected_strip(const QwenShape& shape, const QwenRun& run);
-int64_t dense_strip(const QwenShape& shape, const QwenRun& run);
-int64_t score_strip(const QwenShape& shape, const QwenRun& run);
+// Queries whose rows are gathered, or whose scores are kept, at a time: memory must not grow with chunk times depth.
+int64_t selected_strip(const QwenShape& shape, const QwenRun& run, uint64_t strip_bytes);
+int64_t dense_strip(const QwenShape& shape, const QwenRun& run, uint64_t strip_bytes);
+int64_t score_strip(const QwenRun& run, uint64_t strip_bytes);
 
 // Upper bound of the nodes of a graph of this shape.
-size_t qwen_graph_nodes(const QwenShape& shape, const QwenGraphShape& graph, bool plain_operators);
+size_t qwen_graph_nodes(const QwenShape& shape, const QwenGraphShape& graph, bool plain_operators,
+                        uint64_t strip_bytes);
 
 QwenGraph build_qwen_graph(const QwenGraphContext& context, const QwenGraphShape& shape);
 

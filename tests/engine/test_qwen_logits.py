@@ -34,6 +34,20 @@ def test_operators_that_every_back_end_has_give_the_same(qwen: EngineWorker, qwe
         assert distance(qwen.decode(tokens, start=0), needed) < SAME
 
 
+@pytest.mark.parametrize("plain", [False, True], ids=["own", "plain"])
+@pytest.mark.parametrize("strip_bytes", [1, 30_000])
+def test_queries_in_strips_give_the_same_and_less_memory(
+    qwen: EngineWorker, qwen_name: str, strip_bytes: int, plain: bool
+) -> None:
+    arrays = oracle(qwen_name)
+    for prompt in ("short", "long"):
+        tokens, needed = arrays[f"{prompt}.ids"].tolist(), arrays[f"{prompt}.logits_hf"]
+        for flash in (False, True):
+            opened(qwen, strip_bytes=strip_bytes, has_plain_operators=plain, has_flash_attention=flash)
+            assert distance(qwen.decode(tokens, start=0), needed) < SAME
+            assert qwen.work()["n_allocations"] <= 4
+
+
 @pytest.mark.parametrize("flash", [False, True], ids=["products", "fused"])
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_half_precision_caches_stay_close_and_change_a_token_only_at_a_near_tie(
