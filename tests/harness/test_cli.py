@@ -174,13 +174,28 @@ def test_keys_are_made_once_shown_and_never_overwritten(world: Any) -> None:
     assert made["public_key"].startswith("release+")
     assert Path(made["file"]).stat().st_mode & 0o777 == 0o600
     assert "PRIVATE" not in json.dumps(made)
-    assert world.run("key", "show", "--json").json() == [
-        {"name": "release", "public_key": made["public_key"], "is_revoked": False}
-    ]
+    shown = {"name": "release", "public_key": made["public_key"], "is_revoked": False}
+    assert world.run("key", "show", "--json").json() == [shown]
     again = world.run("key", "make", "release")
     assert (again.code, "exists already" in again.err) == (5, True)
     assert world.run("key", "show", "other").code == 2
     assert world.run("key", "trust", "nonsense").code == 2
+
+
+def test_a_key_is_rotated_and_the_old_one_revoked_for_everybody(world: Any, tmp_path: Path) -> None:
+    old = world.run("key", "make", "release", "--json").json()["public_key"]
+    statement = world.run("key", "revoke", "release", "--reason", "lost").out
+    rotated = world.run("key", "rotate", "release", "--json").json()
+    assert (rotated["old"], rotated["new"] == old) == (old, False)
+    keys = {one["public_key"]: one["is_revoked"] for one in world.run("key", "show", "--json").json()}
+    assert keys == {old: True, rotated["new"]: False}
+    other = {"ASSAY_KEY_HOME": str(tmp_path / "other")}
+    (tmp_path / "statement").write_text(statement)
+    assert world.run("key", "trust", old, **other).code == 0
+    assert world.run("key", "revoke", tmp_path / "statement", **other).code == 0
+    assert [one["is_revoked"] for one in world.run("key", "show", "--json", **other).json()] == [True]
+    (tmp_path / "statement").write_text(statement.replace("lost", "fine"))
+    assert world.run("key", "revoke", tmp_path / "statement", **other).code == 6
 
 
 def test_protocols_are_checked_by_name_and_by_file(world: Any) -> None:
