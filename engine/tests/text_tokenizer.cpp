@@ -248,8 +248,11 @@ void unicode_classes_follow_the_database() {
     for (const char32_t space : {U' ', U'\t', U'\v', U'\u0085', U'\u00A0', U'\u1680', U'\u2028', U'\u3000'}) {
         CHECK(assay::char_class(space) == CharClass::space);
     }
+    for (const char32_t mark : {U'\u0301', U'\u0903', U'\u20DD', U'\uFE0F'}) {
+        CHECK(assay::char_class(mark) == CharClass::mark);
+    }
     // The last two are unassigned in 15.1, a letter and a digit from 16.0 on.
-    for (const char32_t other : {U'_', U'\u0301', U'\u200B', U'\uFEFF', U'\uFFFD', U'\U0001F600', U'\U00013460', U'\U00010D40'}) {
+    for (const char32_t other : {U'_', U'\u200B', U'\uFEFF', U'\uFFFD', U'\U0001F600', U'\U00013460', U'\U00010D40'}) {
         CHECK(assay::char_class(other) == CharClass::other);
     }
     CHECK_EQUAL(assay::upper_utf8("stra\u00DFe \u00E9 \uFB01"), "STRASSE \u00C9 FI");
