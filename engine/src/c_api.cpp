@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -222,8 +223,10 @@ int assay_decode(assay_session* session, const assay_batch* batch, const volatil
         }
 #endif
 #if defined(ASSAY_FAULT_LEAK)
-        // Touched, so that the memory is resident.
-        std::memset(::operator new(size_t{1} << 16U), 1, size_t{1} << 16U);
+        // Touched, so that the memory is resident, and seen, so that it is not optimised away.
+        static void* volatile lost = nullptr;
+        lost = std::malloc(size_t{1} << 16U);
+        std::memset(lost, 1, size_t{1} << 16U);
 #endif
     });
 }
