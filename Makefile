@@ -72,6 +72,7 @@ nightly: test
 	    -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
 	$(BIN)/cmake --build .cache/sanitized
 	$(BIN)/ctest --test-dir .cache/sanitized --output-on-failure --no-tests=error
+	ASSAY_QSA_HISTORIES=10000 $(BIN)/pytest tests/engine/test_qsa_histories.py
 	@code=0; $(BIN)/assay run served-slow-control || code=$$?; \
 	if [ $$code -ne 1 ]; then echo "nightly: the slowed engine must FAIL, but the exit code is $$code" >&2; exit 1; fi
 

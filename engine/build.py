@@ -8,8 +8,9 @@ Layout of the cache folder:
     failures/KEY.json     receipt of the last failed attempt
     logs/KEY.log          what the build tools printed
 
-A layout salt only relinks and a fault recompiles one or two files, so that a
-second arm costs seconds, and both arms hold the same objects otherwise.
+A layout salt only relinks and a fault recompiles a few files of one library, so that
+a second arm costs seconds, and both arms hold the same objects otherwise. What
+concerns block selection alone changes libassay-qsa.so and no other file.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ RECEIPT_FORMAT: Final = "assay-engine-build/1"
 SERVER: Final = "bin/engine-server"
 BENCH: Final = "bin/engine-bench"
 LIBRARY: Final = "lib/libassay-engine.so"
+QSA_LIBRARY: Final = "lib/libassay-qsa.so"
+QSA_SUITES: Final = "bin/qsa_suites"
+QSA_PATHS: Final = ("guarded", "general-only")
 _SOURCES: Final = ("CMakeLists.txt", "cmake/**/*", "include/**/*", "src/**/*")
 _FAULT: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(=[0-9]+)?")
 _STEP_LIMIT_S: Final = 1800
@@ -53,11 +57,15 @@ class BuildError(EngineError):
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSpec:
-    """What to build: `name` is only a label; `path` is a source tree, None for the bundled source."""
+    """What to build: `name` is only a label; `path` is a source tree, None for the bundled source.
+
+    `qsa_path` says how block selection finds its inputs: one of QSA_PATHS.
+    """
 
     name: str
     layout_salt: int = 0
     faults: tuple[str, ...] = ()
+    qsa_path: str = "guarded"
     path: Path | None = None
 
 
@@ -101,7 +109,7 @@ def hash_sources(folder: Path) -> dict[str, str]:
 
 
 def installed_build() -> EngineBuild:
-    """Return the build that came with the installed wheel (salt 0, no faults).
+    """Return the build that came with the installed wheel (salt 0, no faults, guarded path).
 
     Raises EngineError where Assay runs from a source tree without being installed.
     """
@@ -111,7 +119,8 @@ def installed_build() -> EngineBuild:
         raise EngineError("assay is not installed", hint="pip install . or make qualify") from None
     if not (folder / SERVER).is_file():
         raise EngineError("the installed package holds no engine", where=str(folder), hint="pip install . again")
-    receipt = {"format": RECEIPT_FORMAT, "origin": "wheel", "layout_salt": 0, "faults": [], "outputs": _outputs(folder)}
+    choices = _choices(BuildSpec(name="installed"))
+    receipt = {"format": RECEIPT_FORMAT, "origin": "wheel", **choices, "outputs": _outputs(folder)}
     return _engine_build("installed", folder, receipt)
 
 
@@ -167,7 +176,7 @@ def build_engine(spec: BuildSpec, *, cache: Path | None = None, log: Log = lambd
     tools = find_toolchain()
     inputs = hash_sources(source)
     tree_key = _key("tree", _tree_facts(tools, inputs))
-    key = _key("build", {"tree": tree_key, "layout_salt": spec.layout_salt, "faults": sorted(spec.faults)})
+    key = _key("build", {"tree": tree_key, **_choices(spec)})
     folder = cache / "builds" / key
     ready = _reuse(folder, spec.name, log)
     if ready is not None:
@@ -207,8 +216,7 @@ class _Attempt:
             "origin": "build",
             "key": key,
             "tree_key": tree_key,
-            "layout_salt": spec.layout_salt,
-            "faults": sorted(spec.faults),
+            **_choices(spec),
             **_tree_facts(tools, inputs),
             "compiler_path": str(tools.compiler),
             "source_path": str(source),
@@ -270,6 +278,7 @@ class _Attempt:
             "-DASSAY_TESTS=OFF",
             f"-DASSAY_LAYOUT_SALT={self._spec.layout_salt}",
             f"-DASSAY_FAULTS={';'.join(sorted(self._spec.faults))}",
+            f"-DASSAY_PATH={self._spec.qsa_path}",
         ]
         self._receipt["definitions"] = variables
         self._log_path.write_text("", encoding="utf-8")
@@ -325,9 +334,18 @@ def _check(spec: BuildSpec) -> None:
         raise EngineError(f"a layout salt is a number from 0, not {spec.layout_salt}")
     for fault in spec.faults:
         if not _FAULT.fullmatch(fault):
-            raise EngineError(f"{fault!r} does not name a fault", hint="write it like slow-decode=30")
+            raise EngineError(
+                f"{fault!r} does not name a fault", hint="write it like slow-decode=30 or image-one-block"
+            )
     if len(set(spec.faults)) != len(spec.faults):
         raise EngineError("a fault is named twice")
+    if spec.qsa_path not in QSA_PATHS:
+        raise EngineError(f"{spec.qsa_path!r} is no path of block selection", hint=f"use one of {', '.join(QSA_PATHS)}")
+
+
+def _choices(spec: BuildSpec) -> dict[str, Any]:
+    """Return what one build of a tree has of its own."""
+    return {"layout_salt": spec.layout_salt, "faults": sorted(spec.faults), "qsa_path": spec.qsa_path}
 
 
 def _tree_facts(tools: Toolchain, inputs: Mapping[str, str]) -> dict[str, Any]:

@@ -31,10 +31,17 @@ def find_build(folder: Path | None, log: Log) -> EngineBuild:
 
 
 def make_build(
-    *, name: str, layout_salt: int, faults: Sequence[str], source: Path | None, out: Path | None, log: Log
+    *,
+    name: str,
+    layout_salt: int,
+    faults: Sequence[str],
+    qsa_path: str,
+    source: Path | None,
+    out: Path | None,
+    log: Log,
 ) -> EngineBuild:
     """Build the engine, and copy the build to `out` where one is given."""
-    spec = BuildSpec(name=name, layout_salt=layout_salt, faults=tuple(faults), path=source)
+    spec = BuildSpec(name=name, layout_salt=layout_salt, faults=tuple(faults), qsa_path=qsa_path, path=source)
     build = build_engine(spec, log=log)
     return copy_build(build, out) if out is not None else build
 
@@ -46,6 +53,7 @@ def build_facts(build: EngineBuild) -> dict[str, Any]:
         "folder": str(build.folder),
         "layout_salt": build.receipt["layout_salt"],
         "faults": build.receipt["faults"],
+        "qsa_path": build.receipt["qsa_path"],
         "files": build.receipt["outputs"],
     }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from engine.build import QSA_PATHS
 from harness.engines import become, build_facts, find_build, find_model, make_build, read_tokens, write_logits
 from harness.options import Settings, command
 
@@ -29,14 +30,31 @@ def engine() -> None:
 @click.option(
     "--fault", "faults", multiple=True, help="Known defect to compile in, such as slow-decode=30; repeatable."
 )
+@click.option(
+    "--path",
+    "qsa_path",
+    type=click.Choice(QSA_PATHS),
+    default="guarded",
+    show_default=True,
+    help="How block selection finds its inputs.",
+)
 @click.option("--source", type=FOLDER, help="Source tree.  [default: the bundled source]")
 @click.option("--out", type=FOLDER, help="New folder that gets a copy of the build.  [default: only the cache]")
 def build_command(
-    settings: Settings, *, name: str, layout_salt: int, faults: tuple[str, ...], source: Path | None, out: Path | None
+    settings: Settings,
+    *,
+    name: str,
+    layout_salt: int,
+    faults: tuple[str, ...],
+    qsa_path: str,
+    source: Path | None,
+    out: Path | None,
 ) -> int:
     """Compile a named build of the engine, with a receipt of compiler, flags, inputs and outputs."""
     console = settings.console
-    build = make_build(name=name, layout_salt=layout_salt, faults=faults, source=source, out=out, log=console.say)
+    build = make_build(
+        name=name, layout_salt=layout_salt, faults=faults, qsa_path=qsa_path, source=source, out=out, log=console.say
+    )
     console.result(build_facts(build), lambda c: c.show(f"{build.name}: {build.folder}"))
     return 0
 

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 from qsa_library import INPUTS, MASKS, NOWHERE, CellArrays, Library, Row, Tracker
 from qsa_reference import selection_inputs
 
 Key = tuple[int, int, int]
+# fmt: off
+ACTIONS = (
+    "text", "text", "text", "text", "decode", "decode", "image", "mixed", "hole", "rollback", "rollback",
+    "middle", "refill", "copy", "share", "restore", "fail", "repeat", "clear",
+)
+# fmt: on
+STEPS = 12
 
 
 class Held:
@@ -118,9 +126,7 @@ class History:
         height, width = self.rng.randrange(1, 4), self.rng.randrange(1, 6)
         p = talk.next
         talk.next += max(height, width)
-        return [
-            Row(self.free.pop(), p, p + a, p + b, is_image=True) for a in range(height) for b in range(width)
-        ]
+        return [Row(self.free.pop(), p, p + a, p + b, is_image=True) for a in range(height) for b in range(width)]
 
     def run(self, talk: Conversation, rows: list[Row], *, fails: bool = False) -> None:
         for row in rows:
@@ -179,11 +185,12 @@ class History:
 
     # ------------------------------------------------------------------ what may happen
     def step(self) -> None:
-        talk = self.all[0] if self.n_others == 0 or self.rng.random() < 0.6 else self.all[self.rng.randint(1, self.n_others)]
-        action = self.rng.choice(
-            ("text", "text", "text", "text", "decode", "decode", "image", "mixed", "hole", "rollback", "rollback")
-            + ("middle", "copy", "share", "restore", "fail", "repeat", "clear")
+        talk = (
+            self.all[0]
+            if self.n_others == 0 or self.rng.random() < 0.6
+            else self.all[self.rng.randint(1, self.n_others)]
         )
+        action = self.rng.choice(ACTIONS)
         if len(self.free) < 40:
             action = "clear"
         getattr(self, f"do_{action}")(talk)
@@ -242,6 +249,19 @@ class History:
         talk.tracker.changed("removed", low)
         self.pause(talk)
 
+    def do_refill(self, talk: Conversation) -> None:
+        """Some cells go, and their coordinates come back in other cells: rows before the end of the prefix."""
+        own = [cell for cell in self.own(talk) if self.owners[cell] == {talk.sequence}]
+        if len(own) < 8:
+            return
+        start = self.rng.randrange(len(own) - 6)
+        gone = own[start : start + 5]
+        keys = [self.at[cell] for cell in gone]
+        self.leave(talk, gone)
+        talk.tracker.changed(self.rng.choice(("removed", "failed")), keys[0][0])
+        for first, last in ((3, 5), (0, 3)):
+            self.run(talk, [Row(self.free.pop(), *key, is_image=key[0] != key[1]) for key in keys[first:last]])
+
     def do_copy(self, talk: Conversation) -> None:
         """All cells of one sequence become another's too; rows are shared."""
         if self.n_others == 0:
@@ -279,7 +299,7 @@ class History:
 
     def do_restore(self, talk: Conversation) -> None:
         """A saved state comes back into other cells."""
-        own = [cell for cell in self.own(talk)]
+        own = self.own(talk)
         if not own:
             return
         keys = [self.at[cell] for cell in own]
@@ -312,3 +332,19 @@ class History:
         self.leave(talk, self.own(talk))
         talk.tracker.truncate(0)
         talk.next = talk.first
+
+
+def play(library: Library, seeds: Iterable[int]) -> Counter[str]:
+    """Play the histories of these seeds; return how often each route, reason and state of a prefix was seen."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        history = History(library, seed)
+        try:
+            for _ in range(STEPS):
+                history.step()
+        except AssertionError as error:
+            raise AssertionError(f"history {seed} ({history.policy}, ratio {history.ratio}): {error}") from error
+        finally:
+            history.close()
+        counts += history.counts
+    return counts

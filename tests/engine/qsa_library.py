@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,9 +101,7 @@ class CellArrays:
         self.sets = np.zeros((n_cells, 4), np.uint64)
         self.n_used = 0
         self.end = 0
-        self._c = _Cells(
-            n_cells, 0, 0, *(self.axes[axis].ctypes.data for axis in range(3)), self.sets.ctypes.data
-        )
+        self._c = _Cells(n_cells, 0, 0, *(self.axes[axis].ctypes.data for axis in range(3)), self.sets.ctypes.data)
 
     def refresh(self) -> None:
         used = np.flatnonzero(self.axes[0] != NOWHERE)
@@ -133,7 +131,7 @@ class Tracker:
         if not self._handle:
             raise QsaError(library.error())
 
-    def __enter__(self) -> Tracker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -190,4 +188,6 @@ class Tracker:
         return str(self._c.assay_qsa_reason(self._handle).decode())
 
     def compare_rebuilt(self, cells: CellArrays) -> str:
-        return {0: "differs", 1: "equal", 2: "untracked"}[self._c.assay_qsa_compare_rebuilt(self._handle, cells.pointer())]
+        return {0: "differs", 1: "equal", 2: "untracked"}[
+            self._c.assay_qsa_compare_rebuilt(self._handle, cells.pointer())
+        ]

@@ -26,8 +26,8 @@ class Stream:
     end: int
 
     def owners(self, cell: int) -> frozenset[int]:
-        words = self.sets[cell]
-        return frozenset(64 * word + bit for word in range(4) for bit in range(64) if int(words[word]) >> bit & 1)
+        whole = sum(int(word) << 64 * index for index, word in enumerate(self.sets[cell]))
+        return frozenset(bit for bit in range(whole.bit_length()) if whole >> bit & 1)
 
 
 @dataclass(frozen=True)

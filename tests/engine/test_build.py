@@ -6,6 +6,7 @@ import json
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,7 @@ def test_a_build_runs_and_its_receipt_names_inputs_tools_and_outputs(tiny_source
     assert receipt["outcome"] == "built"
     assert receipt["layout_salt"] == 3
     assert receipt["faults"] == ["slow-decode=30"]
+    assert receipt["qsa_path"] == "guarded"
     assert set(receipt["inputs"]) == {
         "CMakeLists.txt",
         "include/tiny.h",
@@ -282,6 +284,31 @@ def test_a_fault_of_the_bundled_engine_is_named_by_its_build(bundled_build: Engi
 def test_an_unknown_fault_of_the_bundled_engine_lists_the_known_ones() -> None:
     with pytest.raises(BuildError, match="slow-decode=P"):
         build_engine(BuildSpec(name="unknown", faults=("fast-decode=3",)))
+
+
+@pytest.mark.parametrize("fault", ["slow-decode", "slow-decode=0", "slow-decode=96", "image-one-block=3"])
+def test_a_fault_whose_value_is_missing_too_much_or_out_of_range_is_refused(fault: str) -> None:
+    with pytest.raises(BuildError, match=f"{fault}: "):
+        build_engine(BuildSpec(name="unknown", faults=(fault,)))
+
+
+def test_an_unknown_path_of_block_selection_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(EngineError, match="is no path of block selection") as caught:
+        build_engine(BuildSpec(name="unknown", qsa_path="fast"))
+    assert "guarded, general-only" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("choice", [{"faults": ("position-only-blocks",)}, {"qsa_path": "general-only"}])
+def test_a_choice_that_concerns_block_selection_replaces_its_library_and_no_other_file(
+    bundled_build: EngineBuild, choice: dict[str, Any]
+) -> None:
+    other = build_engine(BuildSpec(name="other", layout_salt=1, **choice))
+    first, second = bundled_build.receipt["outputs"], other.receipt["outputs"]
+    assert {name for name in first if first[name] != second[name]} == {"lib/libassay-qsa.so"}
+    assert set(first) == set(second)
+    with EngineWorker(other.library) as worker:
+        info = worker.build_info()
+    assert (info["faults"], info["qsa_path"]) == (list(choice.get("faults", ())), choice.get("qsa_path", "guarded"))
 
 
 def test_the_wheels_engine_is_byte_for_byte_the_build_of_salt_0() -> None:

@@ -7,9 +7,10 @@ namespace assay::qsa {
 namespace {
 
 constexpr const char* kReasons[] = {
-    "tracked",          "general-only", "image-rows", "gap-in-run", "out-of-order",   "outside-window",
-    "shared-cells",     "equal-coordinates", "not-alone", "copied", "restored",       "removed",
-    "failed",           "query-at-image", "image-beside-others", "split-block"};
+    "tracked",      "general-only",      "image-rows",          "gap-in-run",  "out-of-order", "outside-window",
+    "shared-cells", "equal-coordinates", "not-alone",           "copied",      "restored",     "removed",
+    "failed",       "query-at-image",    "image-beside-others", "split-block",
+};
 static_assert(std::size(kReasons) == static_cast<size_t>(Reason::Count_));
 
 }  // namespace

@@ -43,7 +43,7 @@ bool Prefix::apply(std::span<const Row> rows) {
         if (!tables_.at.empty() && tables_.at.back() == row.at) return false;
         if (row.cell < holds_.size() && holds_[row.cell]) return false;
 #if defined(ASSAY_FAULT_HOLES_INVALIDATE_PREFIX)
-        if (tables_.n_own() > 0 && row.at.t > tables_.at.back().t + 1) return false;
+        if (tables_.n_own() > 0 && is_hole(tables_.at.back(), row.at)) return false;
 #endif
         append(row);
     }

@@ -20,8 +20,8 @@ public:
     bool are_blocks_own() const { return are_blocks_own_; }
     uint32_t cell_bound() const { return cell_bound_; }  // no cell of the prefix is at or past it
 
-    // Takes rows that are strictly increasing, begin after the last rank or repeat ranks with the same cells, and hold no
-    // cell twice. False: they do neither, and the tables are worth nothing until adopt().
+    // Takes rows that are strictly increasing, begin after the last rank or repeat ranks with the same cells, and hold
+    // no cell twice. False: they do neither, and the tables are worth nothing until adopt().
     bool apply(std::span<const Row> rows);
     // Drops the ranks with position >= t and the blocks that lose a member.
     void truncate(int32_t t);

@@ -15,17 +15,16 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 
 #define ASSAY_QSA_API __attribute__((visibility("default")))
 
 namespace assay::qsa {
 
 inline constexpr uint32_t kMaxSequences = 256;
-inline constexpr int32_t kFree = INT32_MAX;          // position of a free cell
-inline constexpr float kAlways = 1e9F;               // bias of a block that every selection keeps, outside the budget
-inline constexpr uint32_t kBiasPadding = 32;         // columns of block_bias come in multiples of this
-inline constexpr uint32_t kWindowPadding = 256;      // columns of cell_mask too, unless the stream has fewer cells
+inline constexpr int32_t kFree = INT32_MAX;      // position of a free cell
+inline constexpr float kAlways = 1e9F;           // bias of a block that every selection keeps, outside the budget
+inline constexpr uint32_t kBiasPadding = 32;     // columns of block_bias come in multiples of this
+inline constexpr uint32_t kWindowPadding = 256;  // columns of cell_mask too, unless the stream has fewer cells
 using Sequences = std::bitset<kMaxSequences>;
 
 // Rank order of a sequence's cells is the lexicographic order of (t, y, x). Text at position p: (p, p, p).
@@ -92,7 +91,7 @@ struct Cells {
     uint32_t end = UINT32_MAX;  // a scan may stop here: one past the last used cell, or leave it
 };
 
-// Spans stay valid until the next call of a non-const member of the tracker. Types and order are those of the tensors.
+// Spans stay valid until the next event or select() of the tracker. Types and order are those of the tensors.
 struct Selection {
     Route route = Route::Guarded;
     Reason reason = Reason::Tracked;
@@ -101,9 +100,9 @@ struct Selection {
     uint32_t n_blocks = 0;  // complete blocks of the sequence after this run
     uint32_t ratio = 0;
     // Tables, kept from run to run: only the entries from first_new_* on differ from those of the last computed run.
-    std::span<const int32_t> own_cells;    // i32 [n_own]: rank -> cell
-    std::span<const int32_t> block_cells;  // i32 [n_blocks, ratio]: members in rank order; rows by ordinal
-    std::span<const Coordinates> block_at; // i32 [n_blocks, 3]: rope position (t, y, x) of the pooled key
+    std::span<const int32_t> own_cells;     // i32 [n_own]: rank -> cell
+    std::span<const int32_t> block_cells;   // i32 [n_blocks, ratio]: members in rank order; rows by ordinal
+    std::span<const Coordinates> block_at;  // i32 [n_blocks, 3]: rope position (t, y, x) of the pooled key
     uint32_t first_new_own = 0;
     uint32_t first_new_block = 0;
     // Pooled keys of [first_stale_block, n_blocks) must be made by this run. Their rows are (sequence, ordinal).
@@ -114,21 +113,22 @@ struct Selection {
     std::span<const int32_t> tail_cells;      // i32 [n_queries, ratio - 1]: always attended; -1: absent
 };
 
-// Bias form "mask" of the last selection: score[q][b] + block_bias[q][b] ranks the blocks, a cell takes part if its block
-// is kept, and cell_mask[q][c] is added to its attention score. Blocks with kAlways are kept beside the budget.
+// Bias form "mask" of the last selection: score[q][b] + block_bias[q][b] ranks the blocks, a cell takes part if its
+// block is kept, and cell_mask[q][c] is added to its attention score. Blocks with kAlways are kept beside the budget.
 struct Masks {
-    uint32_t n_columns = 0;                  // n_blocks + 1, padded
-    uint32_t n_window = 0;                   // columns of cell_mask
-    std::span<const float> block_bias;       // f32 [n_queries, n_columns]: 0, -inf or kAlways; column n_blocks is the spare
-                                             // block of the cells that stand in no complete block; then -inf
+    uint32_t n_columns = 0;  // n_blocks + 1, padded
+    uint32_t n_window = 0;   // columns of cell_mask
+    // f32 [n_queries, n_columns]: 0, -inf or kAlways; column n_blocks is the spare block of the own cells that stand in
+    // no complete block; then -inf.
+    std::span<const float> block_bias;
     std::span<const int32_t> block_of_cell;  // i32 [n_window]: ordinal, n_blocks (spare), -1: no cell of the sequence
     std::span<const float> cell_mask;        // f32 [n_queries, n_window]: 0 where visible, else -inf
 };
 
 struct Counters {
-    uint64_t runs[3] = {};                                          // by Route
-    uint64_t reasons[static_cast<size_t>(Reason::Count_)] = {};     // by Reason
-    uint64_t n_scans = 0;          // falls back to a scan of the cells
+    uint64_t runs[3] = {};                                       // by Route
+    uint64_t reasons[static_cast<size_t>(Reason::Count_)] = {};  // by Reason
+    uint64_t n_scans = 0;                                        // runs that fell back to a scan of the cells
     uint64_t n_recoveries = 0;     // scans after which the prefix was tracked again
     uint64_t n_cells_visited = 0;  // by scans
     uint64_t n_mapping_steps = 0;  // entries of tables and per-query inputs read or written, cells visited included
@@ -153,8 +153,8 @@ public:
 
     // The cells with position >= t were removed: seq_rm(t, end), a rollback. truncate(0): all of them.
     void truncate(int32_t t);
-    // Another change. Pooled keys of blocks with a member at position >= stale_from are made anew (INT32_MAX: none, where
-    // rows were not written, as at the source of a copy). The next run scans the cells, once.
+    // Another change. Pooled keys of blocks with a member at position >= stale_from are made anew (INT32_MAX: none,
+    // where rows were not written, as at the source of a copy). The next run scans the cells, once.
     void changed(Change what, int32_t stale_from = 0);
 
     // The inputs of a run. The rows are in the cells already; each row has another cell. Throws std::invalid_argument

@@ -1,6 +1,6 @@
 /* Block selection through a C interface, so that another language can drive this very library: tests compare its inputs
- * with an independent reference, and a check can hash what two builds hand to the same graphs. Nothing but qsa.h is behind
- * it. A call that fails returns a negative number; assay_qsa_error() says why. Not for several threads at once. */
+ * with an independent reference, and a check can hash what two builds hand to the same graphs. Nothing but qsa.h is
+ * behind it. A call that fails returns a negative number; assay_qsa_error() says why. Not for several threads. */
 #ifndef ASSAY_QSA_C_H
 #define ASSAY_QSA_C_H
 

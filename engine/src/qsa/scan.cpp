@@ -7,7 +7,7 @@ namespace {
 
 void collect(const Cells& cells, uint32_t sequence, Scan& out) {
     const uint32_t end = std::min(cells.end, cells.n_cells);
-    std::vector<Place>& places = out.places_;
+    std::vector<Place>& places = out.places;
     places.clear();
     bool is_sorted = true;
     uint32_t n_used = 0;
@@ -53,7 +53,7 @@ struct Group {
 };
 
 // Groups the ranks by (bucket, sequence set). A group is a block when each of its slots is filled.
-void make_bucket_blocks(const Cells& cells, uint32_t ratio, Scan& out) {
+void make_bucket_blocks([[maybe_unused]] const Cells& cells, uint32_t ratio, Scan& out) {
     Tables& tables = out.tables;
     const auto width = static_cast<int32_t>(ratio);
     out.block_of_rank.assign(tables.n_own(), -1);
@@ -126,7 +126,8 @@ void number_through_the_stream(const Cells& cells, uint32_t sequence, uint32_t r
     std::sort(foreign.begin(), foreign.end());
     for (uint32_t block = 0; block < tables.n_blocks(); ++block) {
         const auto before = std::upper_bound(foreign.begin(), foreign.end(), tables.block_at[block].t);
-        if (!foreign.empty()) tables.block_start[block] = width * static_cast<int32_t>(block + (before - foreign.begin()));
+        const auto number = static_cast<int32_t>(block + (before - foreign.begin()));
+        if (!foreign.empty()) tables.block_start[block] = width * number;
     }
 }
 #endif

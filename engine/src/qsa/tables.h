@@ -9,12 +9,12 @@
 namespace assay::qsa {
 
 struct Tables {
-    std::vector<int32_t> own;            // rank -> cell
-    std::vector<Coordinates> at;         // rank -> coordinates
-    std::vector<int32_t> block_cells;    // [n_blocks, ratio]
-    std::vector<Coordinates> block_at;   // rope position of the pooled key
-    std::vector<int32_t> block_start;    // rank or position, whichever a query's tail start is
-    std::vector<uint32_t> block_first;   // rank of the first member
+    std::vector<int32_t> own;           // rank -> cell
+    std::vector<Coordinates> at;        // rank -> coordinates
+    std::vector<int32_t> block_cells;   // [n_blocks, ratio]
+    std::vector<Coordinates> block_at;  // rope position of the pooled key
+    std::vector<int32_t> block_start;   // rank or position, whichever a query's tail start is
+    std::vector<uint32_t> block_first;  // rank of the first member
 
     bool operator==(const Tables&) const = default;
     uint32_t n_own() const { return static_cast<uint32_t>(own.size()); }
@@ -74,6 +74,13 @@ inline uint32_t tail_end(uint32_t n_visible) {
 #endif
     return n_visible;
 }
+
+#if defined(ASSAY_FAULT_HOLES_INVALIDATE_PREFIX)
+// Whether positions are left out between two neighbouring ranks; an image reaches as far as its last cell.
+inline bool is_hole(const Coordinates& before, const Coordinates& after) {
+    return after.t > std::max({before.t, before.y, before.x}) + 1;
+}
+#endif
 
 inline bool is_text(const Row& row) {
 #if defined(ASSAY_FAULT_TEXT_AXIS3_REQUIRED)

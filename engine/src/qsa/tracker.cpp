@@ -165,7 +165,11 @@ void Tracker::State::general(const Cells& cells, std::span<const Row> rows, Reas
     else
         untracked = Reason::Tracked;
 #if defined(ASSAY_FAULT_HOLES_INVALIDATE_PREFIX)
-    if (!prefix.is_identity() && !scanned.has_image) untracked = Reason::OutOfOrder, n_pooled = 0;
+    const std::vector<Coordinates>& at = prefix.tables().at;
+    if (std::adjacent_find(at.begin(), at.end(), is_hole) != at.end()) {
+        untracked = Reason::OutOfOrder;
+        n_pooled = 0;
+    }
 #endif
     if (untracked == Reason::Tracked && !was_tracked) counters.n_recoveries += 1;
     const bool is_change = obstacle >= Reason::Copied && obstacle <= Reason::Failed;
@@ -229,7 +233,10 @@ Tracker::Tracker(Tracker&&) noexcept = default;
 Tracker& Tracker::operator=(Tracker&&) noexcept = default;
 Tracker::~Tracker() = default;
 
-void Tracker::truncate(int32_t t) { state_->prefix.truncate(t); }
+void Tracker::truncate(int32_t t) {
+    state_->prefix.truncate(t);
+    state_->keep();
+}
 
 void Tracker::changed(Change what, int32_t stale_from) {
     State& state = *state_;

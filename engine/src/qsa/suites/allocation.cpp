@@ -1,5 +1,5 @@
-// Batches: however a conversation is cut into runs and wherever its cells lie, its queries get the same choice; a run whose
-// rows do not stand in the cells is refused and changes nothing.
+// Batches: however a conversation is cut into runs and wherever its cells lie, its queries get the same choice; a run
+// whose rows do not stand in the cells is refused and changes nothing.
 #include <array>
 #include <stdexcept>
 
@@ -85,6 +85,7 @@ Case refusal(const char* name, const std::function<Row(Stream&)>& make_row) {
         } catch (const std::invalid_argument&) { was_refused = true; }
         into.expect(was_refused, "the run is refused");
         into.expect(tracker.counters().runs[0] == n_runs && tracker.selection().n_own == 9, "and changes nothing");
+        if (!stream.is_free(100)) stream.leave(100, 1);
         const Row next = text(9, 9);
         stream.put(9, next.at, {0});
         tracker.select(stream.cells(), {&next, 1});

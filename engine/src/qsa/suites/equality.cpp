@@ -48,9 +48,9 @@ struct Shape {
 
 Case check(const Shape& shape, Digest& all) {
     static constexpr const char* kBeside[] = {"alone", "beside another", "fragmented beside another"};
-    const std::string name = "offset " + std::to_string(shape.offset) + ", tail " + std::to_string(shape.n_tail) + ", " +
-                             std::to_string(shape.n_queries) + " queries, " + kBeside[static_cast<size_t>(shape.beside)] +
-                             (shape.is_mask_form ? ", mask" : ", count");
+    const std::string name = "offset " + std::to_string(shape.offset) + ", tail " + std::to_string(shape.n_tail) +
+                             ", " + std::to_string(shape.n_queries) + " queries, " +
+                             kBeside[static_cast<size_t>(shape.beside)] + (shape.is_mask_form ? ", mask" : ", count");
     return run_case(name, [&](Case& into) {
         constexpr uint32_t kCells = 2048;
         Stream stream(kCells);

@@ -175,7 +175,9 @@ void Held::check(Case& into, const Selection& selection, const std::vector<uint6
     into.expect(std::equal(rope_.begin(), rope_.end(), selection.block_at.begin(), selection.block_at.end()),
                 "the graphs hold the rope position of every block");
     bool is_current = true;
-    for (size_t i = 0; i < blocks_.size(); ++i) is_current = is_current && pooled_[i] == stamps[selection.block_cells[i]];
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+        is_current = is_current && pooled_[i] == stamps[selection.block_cells[i]];
+    }
     into.expect(is_current, "every pooled key is that of its members' present rows");
 }
 

@@ -1,7 +1,7 @@
 // qsa_suites: the named suites of block selection against the library beside it, with a receipt.
 //
-// Needs no model. The receipt says what library was tested, how many cases each suite has and which failed; the exit code
-// is 0 when all passed, 1 when one failed, 2 for a usage error.
+// Needs no model. The receipt says what library was tested, how many cases each suite has and which failed; the exit
+// code is 0 when all passed, 1 when one failed, 2 for a usage error.
 #include <cstdio>
 #include <cstring>
 #include <string>

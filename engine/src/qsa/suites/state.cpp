@@ -55,7 +55,7 @@ Case restore(bool is_unified) {
         source.run(into, rows);
         // Split: a stream of its own. Unified: another conversation stands in the first cells.
         if (is_unified) {
-            for (uint32_t cell = 0; cell < 9; ++cell) target.stream.put(cell, text(cell, static_cast<int32_t>(cell)).at, {1});
+            for (int32_t t = 0; t < 9; ++t) target.stream.put(static_cast<uint32_t>(t), text(0, t).at, {1});
         }
         std::vector<Coordinates> saved;
         for (uint32_t cell : source.stream.own(0)) saved.push_back(source.stream.at(cell));
