@@ -102,8 +102,8 @@ typedef struct assay_work {
     uint64_t n_graphs;          /* graph evaluations (ubatches) */
     uint64_t n_graph_reuses;    /* evaluations that reused the previous graph */
     uint64_t n_graph_nodes;     /* sum over evaluations */
-    uint64_t n_flops;           /* multiply-adds of matrix products, times two */
-    uint64_t n_weight_bytes_read; /* weight bytes that the graphs read */
+    uint64_t n_flops;           /* of matrix products, attention and delta nets; a multiply-add is two */
+    uint64_t n_weight_bytes_read; /* weight bytes that the graphs read (experts: as many as the tokens can choose) */
     uint64_t n_cells_visited;   /* cells scanned on the host for placement, edits and masks */
     uint64_t n_mapping_steps;   /* entries of index and mask inputs that the host wrote */
     uint64_t n_allocations;     /* compute buffers (re)allocated */

@@ -1,5 +1,7 @@
 #include "work.h"
 
+#include <algorithm>
+
 #include "ggml-backend.h"
 
 namespace assay {
@@ -16,6 +18,12 @@ uint64_t node_flops(const ggml_tensor* node) {
     // A product of [k, m] and [k, n] does k multiply-adds for each of its m * n elements.
     if (node->op == GGML_OP_MUL_MAT)
         return 2 * product(static_cast<uint64_t>(ggml_nelements(node)), node->src[0]->ne[0]);
+    // Each token meets the matrices of its experts only.
+    if (node->op == GGML_OP_MUL_MAT_ID)
+        return 2 * product(static_cast<uint64_t>(ggml_nelements(node)), node->src[0]->ne[0]);
+    // Decay, prediction, update and read-out of a square state for each head and token.
+    if (node->op == GGML_OP_GATED_DELTA_NET)
+        return 7 * product(static_cast<uint64_t>(ggml_nelements(node->src[2])), node->src[2]->ne[0]);
     if (node->op == GGML_OP_FLASH_ATTN_EXT) {
         const ggml_tensor* q = node->src[0];
         const ggml_tensor* k = node->src[1];
@@ -46,6 +54,10 @@ GraphCost count_cost(ggml_cgraph* graph) {
             if (node->op == GGML_OP_GET_ROWS && source == node->src[0]) {
                 cost.n_weight_bytes_read +=
                     product(ggml_row_size(source->type, source->ne[0]), ggml_nelements(node->src[1]));
+            } else if (node->op == GGML_OP_MUL_MAT_ID && source == node->src[0]) {
+                // Which experts are read depends on the values; as many as the tokens can choose at most.
+                const int64_t n_experts = std::min(source->ne[2], ggml_nelements(node->src[2]));
+                cost.n_weight_bytes_read += product(source->nb[2], n_experts);
             } else {
                 cost.n_weight_bytes_read += ggml_nbytes(source);
             }

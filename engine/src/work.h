@@ -10,8 +10,8 @@ namespace assay {
 
 struct GraphCost {
     uint64_t n_nodes = 0;
-    uint64_t n_flops = 0;              // of matrix products and attention
-    uint64_t n_weight_bytes_read = 0;  // each weight once for each operation that reads it
+    uint64_t n_flops = 0;              // of matrix products, attention and delta nets
+    uint64_t n_weight_bytes_read = 0;  // each weight once for each operation that reads it; of experts, those that tokens can choose at most
 };
 
 // Counts the nodes of the graph. Weights are the tensors in buffers marked as weights; a row look-up reads
