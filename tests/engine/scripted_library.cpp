@@ -55,7 +55,13 @@ extern "C" {
 const char *assay_build_info(void) { return "{\"version\":\"scripted\",\"faults\":\"\"}"; }
 assay_model_settings assay_model_defaults(void) { return {sizeof(assay_model_settings), true, 0}; }
 assay_session_settings assay_session_defaults(void) {
-    return {sizeof(assay_session_settings), 1, 1, 512, 1, 1, ASSAY_KV_F16, false, true};
+    assay_session_settings settings{};
+    settings.struct_size = sizeof settings;
+    settings.n_ctx = settings.n_seq = settings.n_threads = settings.n_threads_batch = 1;
+    settings.n_ubatch = 512;
+    settings.kv_type = ASSAY_KV_F16;
+    settings.flash_attention = true;
+    return settings;
 }
 
 int assay_model_load(const char *path, const assay_model_settings *, assay_model **model, char *err, size_t size) {
