@@ -16,8 +16,13 @@ uint32_t QwenSession::n_cells_of(uint32_t sequence) const {
 
 void QwenSession::drop(uint32_t sequence) {
     cache_->truncate(sequence, 0);
-#if !defined(ASSAY_FAULT_SLOT_LEAKS_CACHE)
+#if defined(ASSAY_FAULT_SLOT_LEAKS_CACHE)
+    const int32_t left_over = recurrent_->retain(sequence);
+#endif
     recurrent_->drop(sequence);
+#if defined(ASSAY_FAULT_SLOT_LEAKS_CACHE)
+    recurrent_->revert(sequence, left_over);
+    recurrent_->release(left_over);
 #endif
     if (draft_) draft_->drop(sequence);
     if (held_ && held_->sequence == sequence) held_.reset();

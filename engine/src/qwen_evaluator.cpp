@@ -12,7 +12,6 @@ constexpr uint32_t kRankStep = 64;
 constexpr uint32_t kBlockStep = 256;
 // Blocks whose keys are pooled at once when many are stale.
 constexpr uint32_t kPoolStep = 1024;
-constexpr float kHidden = -1e30F;
 
 uint32_t round_up(uint32_t value, uint32_t step) { return (value + step - 1) / step * step; }
 
@@ -58,13 +57,13 @@ QwenGraphShape QwenEvaluator::largest_shape(uint32_t n_ubatch, bool wants_hidden
     run.n_pooled = std::max(n_ubatch / s_.ratio + 2, kPoolStep);
     run.n_written = parts_.recurrent == nullptr ? 0 : parts_.recurrent->n_written(n_ubatch);
     shape.runs.push_back(run);
-    // Each further sequence brings nodes of its own, not memory.
+    // Each further sequence brings nodes of its own, and next to no memory.
     for (uint32_t i = 1; i < std::min(parts_.settings.n_seq, n_ubatch); ++i) {
         run.sequence = i;
         run.n_tokens = 1;
         run.n_pooled = 2;
         run.n_written = parts_.recurrent == nullptr ? 0 : 1;
-        shape.runs.front().n_tokens -= 1;
+        shape.n_tokens += 1;
         shape.runs.push_back(run);
     }
     return shape;

@@ -127,3 +127,32 @@ def test_noise_and_a_leak_are_caught(bundled_build: EngineBuild, tiny_a: EngineW
     n_answers, growth_bytes = look(tiny_a)
     assert n_answers == 1
     assert growth_bytes < 4_000_000
+
+
+def test_blocks_by_position_alone_lose_what_a_conversation_said(bundled_build: EngineBuild) -> None:
+    del bundled_build
+    build = build_engine(BuildSpec(name="qwen-position", layout_salt=1, faults=("position-only-blocks",)))
+    arrays = oracle("cache")
+    with EngineWorker(build.library) as worker:
+        worker.load(tiny_model("tiny-a"))
+        opened(worker)
+        worker.decode(arrays["A"].tolist(), start=0)
+        assert distance(worker.decode(arrays["X"].tolist(), start=134), arrays["logits.AX"]) < SAME
+        opened(worker, sequences=2, is_unified=True)
+        worker.decode(arrays["A"].tolist(), start=0, sequence=0)
+        worker.decode(arrays["B"].tolist(), start=0, sequence=1)
+        assert distance(worker.decode(arrays["X"].tolist(), start=134), arrays["logits.AX"]) > 0.3
+
+
+def test_the_masked_route_is_exact_and_counted_where_an_image_disables_the_prefix(bundled_build: EngineBuild) -> None:
+    del bundled_build
+    build = build_engine(BuildSpec(name="qwen-masked", layout_salt=1, faults=("image-disables-prefix",)))
+    image = Image("tiny-a")
+    with EngineWorker(build.library) as worker:
+        worker.load(tiny_model("tiny-a"))
+        for flash in (False, True):
+            opened(worker, has_flash_attention=flash)
+            assert distance(image.decode_all(worker), image.logits) < SAME
+            work = worker.work()
+            assert work["n_runs_masked"] > 0
+            assert work["n_runs_masked"] + work["n_runs_guarded"] + work["n_runs_general"] == 3
