@@ -192,26 +192,33 @@ def _field_object(spec: FieldSpec) -> dict[str, object]:
 
 
 class SampleFile(NamedTuple):
-    """What ``samples.jsonl`` holds: fields by number, samples in order."""
+    """What ``samples.jsonl`` holds: fields by number, samples in order.
+
+    ``knows_phases`` is false for the file of an Assay that did not sample the edges of phases: nothing about phases is
+    derived from it, so that the rows of an old load stay what they were.
+    """
 
     fields: tuple[FieldSpec, ...]
     samples: tuple[Sample, ...]
+    knows_phases: bool = True
 
 
 def parse_samples(data: bytes) -> SampleFile:
     """Read the whole lines of ``samples.jsonl``. Raises `EvidenceError` for a line that is neither field nor sample."""
     fields: list[FieldSpec] = []
     samples: list[Sample] = []
+    knows_phases = True
     for number, value in enumerate(_objects(data, SAMPLES), start=1):
         try:
             if "field" in value:
+                knows_phases = knows_phases and "update_us" in value["field"]
                 fields.append(_parse_field(value["field"]))
             else:
                 samples.append(_parse_sample(value, fields))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             where = f"{SAMPLES} line {number}"
             raise EvidenceError(f"the line is no field and no sample: {error}", where=where) from error
-    return SampleFile(tuple(fields), tuple(samples))
+    return SampleFile(tuple(fields), tuple(samples), knows_phases)
 
 
 def _parse_field(value: dict[str, Any]) -> FieldSpec:

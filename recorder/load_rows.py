@@ -48,7 +48,9 @@ def derive_load_rows(entry: Entry, read_blob: ReadBlob) -> RowMap:
             rows.setdefault("props", []).append(props)
     if SAMPLES in names:
         samples = parse_samples(read_blob(names[SAMPLES]))
-        rows |= _telemetry_rows(samples) | phase_rows(samples, reads)
+        rows |= _telemetry_rows(samples)
+        if samples.knows_phases:
+            rows |= phase_rows(samples, reads)
     return rows
 
 

@@ -91,7 +91,7 @@ def test_an_entry_whose_rows_were_not_committed_gets_them_from_the_next_writer(f
     assert entries[-1].kind == "preflight.recorded"
     result = audit_store(root)
     assert result.findings == ()
-    assert "assay.sqlite: 1 entries of the ledger are still to come" in result.notes
+    assert "assay.sqlite: one entry of the ledger is still to come" in result.notes
     with synthetic.open_store(root):
         pass
     connection = sqlite3.connect(root / "assay.sqlite")

@@ -166,7 +166,7 @@ def test_a_recorded_rotation_that_leads_elsewhere_is_found(tmp_path: Path, synth
 
 
 def test_every_fault_of_a_rotation_leaves_a_key_that_signs(key_home: Path, synthetic):
-    for step in range(1, 20):
+    for step in range(1, 40):
         load_signer(f"k{step}")
         files = synthetic.FaultyFiles(step)
         with contextlib.suppress(HostError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from protocols.canonical import sha256_hex
-from protocols.errors import EvidenceError, HostError, ProtocolError
+from protocols.errors import EvidenceError, HostError, ProtocolError, UsageError
 from recorder.audit import audit_store
 from recorder.store import Store, rebuild_database
 
@@ -75,7 +75,7 @@ def test_a_campaign_is_found_by_latest_or_the_beginning_of_its_name(store_root: 
     assert store.resolve_campaign("latest") == name
     assert store.resolve_campaign(name) == name
     assert store.resolve_campaign(name[:12]) == name
-    with pytest.raises(EvidenceError, match="no campaign"):
+    with pytest.raises(UsageError, match="no campaign"):
         store.resolve_campaign("other")
 
 
@@ -161,7 +161,7 @@ def test_a_store_holds_several_campaigns(store_root: Path, synthetic):
     store = Store.open(store_root, read_only=True)
     assert len(store.campaigns()) == 2
     assert store.resolve_campaign("latest") == second
-    with pytest.raises(EvidenceError, match="can mean 2"):
+    with pytest.raises(UsageError, match="can mean 2"):
         store.resolve_campaign("tiny")
     assert audit_store(store_root).findings == ()
 
