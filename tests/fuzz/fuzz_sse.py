@@ -17,7 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent))  # the tree that this file lies in, not an installed copy
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE.parent.parent))  # fuzz the tree that this file lies in, not an installed copy
 if __name__ == "__main__":
     import atheris
 

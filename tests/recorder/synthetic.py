@@ -26,7 +26,7 @@ from recorder.keys import Signer
 from recorder.measure import locked_calibrations
 from recorder.reviews import record_review
 from recorder.store import Store, salted_text
-from recorder.telemetry.sample import FieldSpec, Reading, Sample
+from recorder.telemetry.sample import FieldSpec, RawRead, Reading, Sample
 
 SIGNER = Signer(name="tester", seed=bytes(range(32)))
 PROMPT_TOKENS, GENERATED_TOKENS = 16, 6
@@ -178,6 +178,7 @@ SPECS = (
     FieldSpec(name="rss_bytes", unit="bytes", kind="gauge", domain="process", source="/proc/PID/status"),
     FieldSpec(name="cpu_clock_hz", unit="hz", kind="gauge", domain="host", source="cpufreq", instance="policy0"),
     FieldSpec(name="gpu_power_uw", unit="uw", kind="gauge", domain="gfx", source="none"),
+    FieldSpec(name="event_power_cap_ns", unit="ns", kind="counter", domain="gfx", source="NVML"),
 )
 
 
@@ -192,7 +193,9 @@ def samples(count: int = 3) -> list[Sample]:
                 Reading(field=SPECS[0], raw=100_000_000 + tick),
                 Reading(field=SPECS[1], raw=3_000_000_000),
                 Reading(field=SPECS[2], raw=None, status="unsupported"),
+                Reading(field=SPECS[3], raw=tick * 1_000_000),
             ),
+            raws=(RawRead("gpu_metrics", bytes([tick, 0, 1, 3])),),
             cpu_ns=500,
         )
         for tick in range(count)

@@ -67,7 +67,7 @@ def test_every_fact_of_a_field_and_the_bytes_of_a_sample_come_back():
     )
     writer = SampleWriter()
     found = parse_samples(b"".join(writer.encode(sample) for sample in samples))
-    assert found == ((field,), samples)
+    assert found == ((field,), samples, True)
 
 
 def test_a_field_that_an_older_recorder_wrote_can_be_read():
@@ -77,6 +77,7 @@ def test_a_field_that_an_older_recorder_wrote_can_be_read():
     )
     (field,) = parse_samples(line).fields
     assert (field.name, field.modulus, field.update_us) == ("x_count", None, None)
+    assert not parse_samples(line).knows_phases
 
 
 def test_samples_come_back(synthetic):

@@ -53,7 +53,7 @@ def test_notes_and_samples_are_in_the_spool_when_the_call_returns(load, syntheti
     load.note("engine.started", pid=7, reason=None)
     assert b'"engine.started"' in (load.spool / "events.jsonl").read_bytes()
     load.sample(synthetic.samples(1)[0])
-    assert (load.spool / "samples.jsonl").read_bytes().count(b"\n") == 4
+    assert (load.spool / "samples.jsonl").read_bytes().count(b"\n") == 5
 
 
 def test_samples_and_notes_may_come_from_several_threads(load, synthetic):
