@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from engine.build import EngineBuild, installed_build
 from engine.models import MODELS, resolve_model
@@ -14,7 +15,7 @@ from engine.worker import EngineWorker
 from harness.doctor_line import Line, State
 from harness.host_guard import look_at_host
 from harness.options import assay_version
-from harness.preflight import Need, inspect_host
+from harness.preflight import Effect, Need, inspect_host
 from harness.sensors import profiler_lines, requirement_lines, sensor_lines
 from protocols.errors import AssayError
 from protocols.schema import ModelReference, Protocol
@@ -23,6 +24,8 @@ from recorder.key_ring import trusted_keys
 from recorder.keys import key_home
 from recorder.store import LEDGER
 from recorder.telemetry.registry import select_providers
+
+_STATES: Final[Mapping[Effect, State]] = {"record": "ok", "warn": "warn", "refuse": "missing"}
 
 
 def examine(store: Path, protocol: Protocol | None = None) -> tuple[Line, ...]:
@@ -169,7 +172,7 @@ def _host(store: Path) -> Iterator[Line]:
         place = place.parent
     need = Need(threads=1, model_bytes=max(model.bytes for model in MODELS.values()), load_disk_bytes=1 << 28)
     for finding in inspect_host(need, place):
-        state: State = {"record": "ok", "warn": "warn", "refuse": "missing"}[finding.effect]  # type: ignore[assignment]
+        state = _STATES[finding.effect]
         found = "not shown by this host" if finding.found is None else str(finding.found)
         yield Line(
             topic="host",

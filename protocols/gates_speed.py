@@ -140,7 +140,8 @@ def _limits_of(view: View, fit: LossFit) -> list[str]:
     limits: list[str] = []
     not_fresh = [arm for arm in ARMS if view.protocol.arm(arm).engine.kind == "openai"]
     if not_fresh:
-        limits.append(f"the {' and the '.join(not_fresh)} is an endpoint that is not started afresh for each load")
+        are = "is an endpoint that is" if len(not_fresh) == 1 else "are endpoints that are"
+        limits.append(f"the {' and the '.join(not_fresh)} {are} not started afresh for each load")
     if view.protocol.claim == "screen":
         limits.append("the protocol claims only a screen")
     if not fit.can_qualify:

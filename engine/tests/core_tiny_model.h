@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -50,8 +51,7 @@ struct TinyShape {
 class TemporaryFile {
 public:
     TemporaryFile() {
-        const char* folder = std::getenv("TMPDIR");
-        path_ = std::string(folder == nullptr ? "/tmp" : folder) + "/assay-core-XXXXXX";
+        path_ = (std::filesystem::temp_directory_path() / "assay-core-XXXXXX").string();
         const int fd = mkstemp(path_.data());
         if (fd < 0) std::abort();
         close(fd);
