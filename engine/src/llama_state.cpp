@@ -7,9 +7,8 @@
 #include <bit>
 #include <cstring>
 
-#include "checksum.h"
-#include "failure.h"
 #include "llama_session.h"
+#include "state_header.h"
 
 namespace assay {
 namespace {
@@ -34,12 +33,6 @@ struct Header {
 };
 static_assert(sizeof(Header) == 72 && std::endian::native == std::endian::little);
 
-uint64_t checksum(const void* data, size_t size) {
-    Crc64 crc;
-    crc.update(data, size);
-    return crc.value();
-}
-
 // Positions are padded to whole 8 bytes, so that rows begin aligned.
 size_t position_bytes(size_t n_cells) { return (n_cells * sizeof(int32_t) + 7) / 8 * 8; }
 
@@ -60,23 +53,6 @@ Header describe(const Model& model, const Cache& cache, uint32_t n_cells) {
     header.value_row_bytes = static_cast<uint32_t>(cache.values(0)->nb[1]);
     header.n_cells = n_cells;
     header.payload_bytes = payload_bytes(cache, n_cells);
-    return header;
-}
-
-[[noreturn]] void refuse(const std::string& what) { throw Failure(ASSAY_FILE, "cannot restore the state: " + what); }
-
-Header read_header(const uint8_t* data, size_t size) {
-    Header header;
-    if (size < sizeof header)
-        refuse("it has " + std::to_string(size) + " bytes, its header alone has " + std::to_string(sizeof header));
-    std::memcpy(&header, data, sizeof header);
-    if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) refuse("it is not a saved sequence of this engine");
-    if (header.version != kVersion || header.header_bytes != sizeof(Header)) {
-        refuse("it has version " + std::to_string(header.version) + ", this engine reads version " +
-               std::to_string(kVersion));
-    }
-    if (header.header_checksum != checksum(data, offsetof(Header, header_checksum)))
-        refuse("its header is corrupt (checksum)");
     return header;
 }
 
@@ -134,7 +110,7 @@ size_t LlamaSession::save_state(int32_t sequence, uint8_t* data, size_t size) co
 void LlamaSession::restore_state(int32_t sequence, const uint8_t* data, size_t size) {
     const uint32_t id = check_sequence(sequence);
     if (data == nullptr) throw Failure(ASSAY_INVALID, "there is no state to restore");
-    const Header header = read_header(data, size);
+    const Header header = read_state_header<Header>(data, size, kMagic, kVersion);
     check_header(header, describe(model_, *cache_, header.n_cells), size);
     const uint8_t* in = data + sizeof header;
     if (header.payload_checksum != checksum(in, header.payload_bytes)) refuse("its contents are corrupt (checksum)");

@@ -8,9 +8,8 @@
 #include <cstddef>
 #include <cstring>
 
-#include "checksum.h"
-#include "failure.h"
 #include "qwen_session.h"
+#include "state_header.h"
 
 namespace assay {
 namespace {
@@ -40,29 +39,6 @@ static_assert(sizeof(Header) == 96 && std::endian::native == std::endian::little
 struct SavedCell {
     int32_t t, y, x, token;
 };
-
-uint64_t checksum(const void* data, size_t size) {
-    Crc64 crc;
-    crc.update(data, size);
-    return crc.value();
-}
-
-[[noreturn]] void refuse(const std::string& what) { throw Failure(ASSAY_FILE, "cannot restore the state: " + what); }
-
-Header read_header(const uint8_t* data, size_t size) {
-    Header header;
-    if (size < sizeof header)
-        refuse("it has " + std::to_string(size) + " bytes, its header alone has " + std::to_string(sizeof header));
-    std::memcpy(&header, data, sizeof header);
-    if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) refuse("it is not a saved sequence of this model family");
-    if (header.version != kVersion || header.header_bytes != sizeof(Header)) {
-        refuse("it has version " + std::to_string(header.version) + ", this engine reads version " +
-               std::to_string(kVersion));
-    }
-    if (header.header_checksum != checksum(data, offsetof(Header, header_checksum)))
-        refuse("its header is corrupt (checksum)");
-    return header;
-}
 
 void save_cells(const IndexedCache& cache, uint32_t sequence, uint8_t*& out) {
     for (const uint32_t cell : cache.cells.order(sequence)) {
@@ -194,7 +170,7 @@ size_t QwenSession::save_state(int32_t sequence, uint8_t* data, size_t size) con
 void QwenSession::restore_state(int32_t sequence, const uint8_t* data, size_t size) {
     const uint32_t id = check_sequence(sequence);
     if (data == nullptr) throw Failure(ASSAY_INVALID, "there is no state to restore");
-    const Header header = read_header(data, size);
+    const Header header = read_state_header<Header>(data, size, kMagic, kVersion);
     const Header needed =
         describe(model_, *cache_, *recurrent_, draft_.get(), header.n_cells, header.n_draft_cells);
     check_header(header, needed, size);
