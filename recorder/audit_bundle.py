@@ -40,6 +40,9 @@ def check_manifest(audit: Audit) -> None:
     """(16) The manifest of a bundle is of this ledger, and names exactly the files that are there."""
     manifest = audit.manifest
     if manifest is None:
+        if (audit.root / VERIFIER).exists():
+            message = f"the bundle has lost it ({VERIFIER} lies here): what was left out on purpose is not known"
+            audit.find(MANIFEST, message=message)
         return
     pairs: tuple[tuple[str, object, object], ...] = (
         ("store", audit.entries[0].text("origin"), manifest.store),

@@ -398,7 +398,8 @@ class Verifier:
         if self.manifest:
             self._check_manifest(expected | {"ledger.jsonl", "verify.py"}, blobs.keys())
         else:
-            self.open_points.append("no manifest: this is a store, or a bundle that lost it")
+            lost = "the bundle lost its manifest" if (self.folder / "verify.py").exists() else ""
+            self._find("manifest.json", lost) if lost else self.open_points.append("no manifest: this is a store")
 
     def _check_manifest(self, expected: set[str], blobs: Iterable[str]) -> None:
         listed = {item["name"] for item in self.manifest["files"] if not item["name"].startswith(self._imports())}

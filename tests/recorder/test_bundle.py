@@ -18,6 +18,7 @@ from recorder.audit import audit_store
 from recorder.bundle import unpack_bundle, verifier_source, write_bundle
 from recorder.manifest import MANIFEST, VERIFIER, BundleFile, Manifest, described, parse_manifest
 from recorder.redaction import parse_rule
+from recorder.verify import Verifier
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -173,6 +174,16 @@ def test_a_blob_that_is_missing_without_being_listed_is_found(store_root: Path, 
     path = next(path for path in sorted((tmp_path / "u" / "blobs").rglob("*")) if path.is_file())
     path.unlink()
     assert {"files", "manifest"} & {finding.check for finding in audit_store(tmp_path / "u").findings}
+
+
+def test_a_bundle_that_lost_its_manifest_says_so(store_root: Path, tmp_path: Path):
+    made = write_bundle(store_root, tmp_path / "r.zst", rules=[parse_rule("log")])
+    unpack_bundle(made.path, tmp_path / "u")
+    (tmp_path / "u" / MANIFEST).unlink()
+    assert MANIFEST in {finding.place for finding in audit_store(tmp_path / "u").findings}
+    verifier = Verifier(tmp_path / "u", [], None)
+    verifier.run()
+    assert MANIFEST in {finding["place"] for finding in verifier.findings}
 
 
 def test_only_one_campaign_can_be_bundled_and_the_ledger_stays_whole(store_root: Path, tmp_path: Path, synthetic):

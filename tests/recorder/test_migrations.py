@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import BigInteger, Integer, MetaData, create_engine, inspect, text
 
 from protocols.canonical import canonical_bytes
 from protocols.errors import EvidenceError
@@ -17,7 +17,7 @@ from recorder.audit import audit_store
 from recorder.db import Database
 from recorder.ledger import encode_entry, parse_entry
 from recorder.store import Store, rebuild_database
-from recorder.tables import DERIVED, REVISION, SCHEMA_VERSION
+from recorder.tables import DERIVED, REVISION, SCHEMA_VERSION, metadata
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("store-v*.tar.xz"))
 
@@ -181,16 +181,42 @@ def test_a_postgresql_server_holds_the_same_rows(store_root: Path, url: str):
     database.close()
 
 
-def test_a_postgresql_database_of_the_first_schema_is_migrated(url: str):
-    engine = create_engine(url)
-    first = Database.open_url(url)
-    first.close()
-    with engine.begin() as connection:
-        for name in ("bundle_import", "store_receipt", "rejudgement", "review", "alembic_version"):
-            connection.execute(text(f"DROP TABLE {name}"))
-    second = Database.open_url(url)
-    with second.reading() as connection:
-        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == REVISION
-        assert connection.scalar(text("SELECT count(*) FROM review")) == 0
-    second.close()
+def first_schema(folder: Path) -> MetaData:
+    """The tables of the oldest fixture, with integers of 64 bits."""
+    with tarfile.open(FIXTURES[0]) as tar:
+        tar.extractall(folder, filter="data")
+    schema, engine = MetaData(), create_engine(f"sqlite:///{folder / 'store' / 'assay.sqlite'}")
+    schema.reflect(engine)
     engine.dispose()
+    for table in schema.tables.values():
+        for column in table.columns:
+            if isinstance(column.type, Integer):
+                column.type = BigInteger()
+    return schema
+
+
+def test_a_postgresql_database_of_the_first_schema_is_migrated(url: str, tmp_path: Path):
+    engine, old = create_engine(url), first_schema(tmp_path)
+    with engine.begin() as connection:
+        old.create_all(connection)
+        connection.execute(old.tables["ledger_entry"].insert().values(**FIRST_ENTRY))
+        connection.execute(old.tables["telemetry_sample"].insert().values(**FIRST_SAMPLE))
+    database = Database.open_url(url)
+    with database.reading() as connection:
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == REVISION
+        found = {name: {column["name"] for column in inspect(connection).get_columns(name)} for name in metadata.tables}
+        assert found == {name: set(table.columns.keys()) for name, table in metadata.tables.items()}
+        assert connection.execute(text("SELECT t_end_ns, is_edge FROM telemetry_sample")).all() == [(4, 0)]
+    database.close()
+    engine.dispose()
+
+
+FIRST_ENTRY = {"seq": 0, "kind": "store.created", "prev_sha256": "0" * 64, "sha256": "1" * 64, "utc_ns": 1} | {
+    "monotonic_ns": 2**40,
+    "payload_json": "{}",
+}
+FIRST_SAMPLE = dict.fromkeys(("entry_seq", "sample", "tick", "deadline_ns", "t_begin_ns"), 0) | {
+    "t_end_ns": 4,
+    "cpu_ns": 5,
+    "missed_ticks": 0,
+}
