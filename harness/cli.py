@@ -55,6 +55,7 @@ MODULES: Final[Mapping[str, str]] = {
     "import": "evidence",
     "export": "evidence",
     "protocol": "protocols",
+    "controls": "controls",
     "engine": "engines",
     "model": "models",
     "key": "keys",

@@ -138,6 +138,21 @@ class ColdCacheGate(Part):
     """Stated number of cached prompt tokens; 0 means a cold cache."""
 
 
+class SoundRepliesGate(Part):
+    """Every reply adds up, and its text and times are what its token ids and our clock say."""
+
+    kind: Literal["sound_replies"]
+    """The rule."""
+    id: Identifier
+    """Name of the gate."""
+    required: bool = True
+    """Whether the verdict depends on this gate."""
+    workload: Identifier
+    """Workload that is judged."""
+    timing_limit_pct: PlainDecimal = Decimal(20)
+    """Most that the engine's own times may differ from ours in every reply of an arm, in percent of ours."""
+
+
 class CheckGate(Part):
     """One arm shows what a check promises; or, for a control, it must not show it."""
 
@@ -164,6 +179,7 @@ Gate = Annotated[
     | MirrorGapGate
     | ScreenLossGate
     | ColdCacheGate
+    | SoundRepliesGate
     | CheckGate,
     Field(discriminator="kind"),
 ]

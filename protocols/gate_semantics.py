@@ -18,6 +18,7 @@ from protocols.gate_schema import (
     LossGate,
     MirrorGapGate,
     ScreenLossGate,
+    SoundRepliesGate,
 )
 from protocols.measurements import ARMS
 from protocols.schedule import expand_schedule
@@ -60,6 +61,8 @@ def _check_gate(protocol: Protocol, gate: Gate, path: Path) -> Iterator[Finding]
             yield from _check_mirror_gap(protocol, gate, path)
         case ScreenLossGate():
             yield from _check_percent(gate.max_loss_pct, (*path, "max_loss_pct"))
+        case SoundRepliesGate():
+            yield from _check_percent(gate.timing_limit_pct, (*path, "timing_limit_pct"))
         case ExactTokensGate() | EqualCountersGate():
             yield from _check_ability(protocol, gate, path)
         case EqualWorkGate():

@@ -18,6 +18,7 @@ from protocols.gate_schema import (
     Gate,
     LossGate,
     MirrorGapGate,
+    SoundRepliesGate,
 )
 from protocols.gate_view import View
 from protocols.gates_check import evaluate_check
@@ -28,6 +29,7 @@ from protocols.gates_exact import (
     evaluate_equal_work,
     evaluate_exact_tokens,
 )
+from protocols.gates_replies import evaluate_sound_replies
 from protocols.gates_screen import evaluate_mirror_gap, evaluate_screen_loss
 from protocols.gates_speed import evaluate_loss
 from protocols.looks import Look, look_blocks, looks_of
@@ -130,6 +132,8 @@ def _evaluate(
             return evaluate_equal_counters(gate, view)
         case ColdCacheGate():
             return evaluate_cold_cache(gate, view)
+        case SoundRepliesGate():
+            return evaluate_sound_replies(gate, view)
         case LossGate():
             looks = levels.get(gate.id) or looks_of(view.protocol.schedule, float(gate.alpha))
             return evaluate_loss(gate, view, done, calibrations.get((gate.workload, gate.metric)), looks)

@@ -12,6 +12,7 @@ from protocols.gate_schema import (
     EqualCountersGate,
     EqualWorkGate,
     ExactTokensGate,
+    SoundRepliesGate,
 )
 from protocols.gate_view import View, some_of
 from protocols.measurements import ARMS, LoadMeasurement, RequestMeasurement
@@ -19,11 +20,11 @@ from protocols.metrics import measured_requests
 from protocols.results import GateResult, GateStatus
 from protocols.schema import Workload
 
-_ExactGate = CompletenessGate | ExactTokensGate | EqualWorkGate | EqualCountersGate | ColdCacheGate
+ExactGate = CompletenessGate | ExactTokensGate | EqualWorkGate | EqualCountersGate | ColdCacheGate | SoundRepliesGate
 
 
 def result_of(
-    gate: _ExactGate, status: GateStatus, reason: str, inputs: Mapping[str, JsonValue], threshold: str | None = None
+    gate: ExactGate, status: GateStatus, reason: str, inputs: Mapping[str, JsonValue], threshold: str | None = None
 ) -> GateResult:
     """Build the result of an exact gate."""
     return GateResult(
@@ -38,7 +39,7 @@ def result_of(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Sample:
+class Sample:
     """One measured request with its place."""
 
     load: LoadMeasurement
@@ -46,12 +47,14 @@ class _Sample:
 
     @property
     def name(self) -> str:
+        """Place of the request, for people."""
         return f"{self.load.label} request {self.request.repeat}"
 
 
-def _samples(view: View, workload: str) -> list[_Sample]:
+def samples_of(view: View, workload: str) -> list[Sample]:
+    """Return the measured requests of a workload, load by load."""
     return [
-        _Sample(load=load, request=request)
+        Sample(load=load, request=request)
         for load in view.measured_loads()
         for request in measured_requests(load, workload)
     ]
@@ -67,7 +70,7 @@ def evaluate_completeness(gate: CompletenessGate, view: View) -> GateResult:
     unknown: list[str] = []
     for workload in view.protocol.workloads:
         missing.extend(view.missing_requests(workload))
-        for sample in _samples(view, workload.id):
+        for sample in samples_of(view, workload.id):
             _check_counts(sample, workload, wrong, unknown)
     inputs: dict[str, JsonValue] = {
         "loads_expected": len(view.positions),
@@ -91,7 +94,7 @@ def evaluate_completeness(gate: CompletenessGate, view: View) -> GateResult:
     return result_of(gate, "PASS", reason, inputs)
 
 
-def _check_counts(sample: _Sample, workload: Workload, wrong: list[str], unknown: list[str]) -> None:
+def _check_counts(sample: Sample, workload: Workload, wrong: list[str], unknown: list[str]) -> None:
     stated = {"prompt": workload.prompt_tokens, "generated": workload.generated_tokens}
     found = {"prompt": sample.request.prompt_tokens, "generated": sample.request.generated_tokens}
     for what, count in found.items():
@@ -109,7 +112,7 @@ def evaluate_exact_tokens(gate: ExactTokensGate, view: View) -> GateResult:
     missing = view.missing_for(gate.workload)
     if missing is not None:
         return result_of(gate, "INCONCLUSIVE", f"Token ids cannot be compared: {missing}.", {})
-    samples = _samples(view, gate.workload)
+    samples = samples_of(view, gate.workload)
     without = [sample.name for sample in samples if sample.request.token_ids is None]
     if without:
         return result_of(gate, "NOT_RUN", f"No token ids were returned in {some_of(without)}.", {})
@@ -147,7 +150,7 @@ def _shown(token: JsonValue) -> str:
     return "nothing" if token is None else str(token)
 
 
-def _token_differences(samples: Sequence[_Sample], reference: LoadMeasurement) -> list[dict[str, JsonValue]]:
+def _token_differences(samples: Sequence[Sample], reference: LoadMeasurement) -> list[dict[str, JsonValue]]:
     """Return, for each request that is not the reference load's, its first difference (token place from 0)."""
     expected = {sample.request.repeat: sample.request.token_ids or () for sample in samples if sample.load is reference}
     found: list[dict[str, JsonValue]] = []
@@ -179,7 +182,7 @@ def evaluate_equal_counters(gate: EqualCountersGate, view: View) -> GateResult:
     missing = view.missing_for(gate.workload)
     if missing is not None:
         return result_of(gate, "INCONCLUSIVE", f"Work counters cannot be compared: {missing}.", {})
-    samples = _samples(view, gate.workload)
+    samples = samples_of(view, gate.workload)
     silent = [arm for arm in ARMS if any(s.load.arm == arm and not s.request.work for s in samples)]
     if silent:
         return result_of(gate, "NOT_RUN", f"The engine of the {' and the '.join(silent)} reports no work counters.", {})
@@ -213,7 +216,7 @@ def _equal_counts(
     missing = view.missing_for(workload)
     if missing is not None:
         return result_of(gate, "INCONCLUSIVE", f"The {what} cannot be compared: {missing}.", {})
-    samples = _samples(view, workload)
+    samples = samples_of(view, workload)
     reference = next((sample.load for sample in samples if sample.load.arm == "baseline"), samples[0].load)
     expected = {sample.request.repeat: read(sample.request) for sample in samples if sample.load is reference}
     absent: list[str] = []
@@ -250,7 +253,7 @@ def evaluate_cold_cache(gate: ColdCacheGate, view: View) -> GateResult:
     missing = view.missing_for(gate.workload)
     if missing is not None:
         return result_of(gate, "INCONCLUSIVE", f"Cached tokens cannot be judged: {missing}.", {}, stated)
-    samples = _samples(view, gate.workload)
+    samples = samples_of(view, gate.workload)
     absent = [sample.name for sample in samples if sample.request.cached_tokens is None]
     wrong = [
         f"{sample.name} took {sample.request.cached_tokens}"

@@ -25,9 +25,10 @@ ARMS: tuple[Arm, Arm] = ("baseline", "candidate")
 class RequestMeasurement:
     """One request to one load.
 
-    `server_*` times are those that the engine reports; `client_*` times are ours: prefill from the request's last sent
-    byte to the first token event, generation from the first to the last token event. `work` holds the engine's exact
-    work counters, or None where the engine has none.
+    `flags` are the codes of what does not add up in the reply, `text_sha256` is of its text in UTF-8. `server_*` times
+    are those that the engine reports; `client_*` times are ours: prefill from the request's last sent byte to the first
+    token event, generation from the first to the last token event. `work` holds the engine's exact work counters, or
+    None where the engine has none.
     """
 
     workload: str
@@ -49,6 +50,8 @@ class RequestMeasurement:
     ttft_ns: int | None = None
     e2e_ns: int | None = None
     work: Mapping[str, int] | None = None
+    flags: tuple[str, ...] = ()
+    text_sha256: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

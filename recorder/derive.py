@@ -21,6 +21,7 @@ where each event carries exactly one token; an event is never called a token.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -207,6 +208,8 @@ class DerivedRequest:
             ttft_ns=self.ttft_ns,
             e2e_ns=self.e2e_ns,
             work=self.work,
+            flags=tuple(dict.fromkeys(flag.code for flag in self.flags)),
+            text_sha256=hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest(),
         )
 
 

@@ -30,6 +30,7 @@ _SECRET_HEADER: Final = re.compile(
 )
 _HEADER_NAMES: Final = rb"(?:proxy-)?authorization|(?:set-)?cookie2?|[a-z0-9-]*api-?key|x-(?:auth|amz-security)-token"
 _FLAG: Final = rb"--?[A-Za-z0-9_-]*(?:api[-_]?key|token(?!s)|secret|passw(?:or)?d|credential)[A-Za-z0-9_-]*"
+_VALUE_FLAG: Final = rb"(?!-D)" + _FLAG  # a compiler's definition (-DTOKEN_EVENT) takes no word behind it
 _VARIABLE: Final = rb"[A-Z0-9_]*(?:API_?KEY|TOKEN(?!S)|SECRET|PASSW(?:OR)?D|CREDENTIAL|COOKIE)[A-Z0-9_]*"
 _MEMBER: Final = (
     rb"api[-_]?key|apikey|(?:access|refresh|auth|hf)[-_]token|password|passwd|secret|client[-_]secret|"
@@ -43,8 +44,9 @@ _RULES: Final = tuple(
         (rb"(?<![\w-])(?:" + _MEMBER + rb')\\?["\']\s*:\s*\\?["\']' + _SCHEME + rb'([^"\'\\]+)', re.IGNORECASE),
         (rb'["\']' + _VARIABLE + rb'["\']\s*[:,]\s*["\']([^"\'\\]+)', 0),
         (rb"(?<![\w-])(?:" + _HEADER_NAMES + rb")[ \t]*:[ \t]*" + _SCHEME + rb"([^\r\n\"',\x00]+)", re.IGNORECASE),
-        (rb"(?<![\w-])" + _FLAG + rb"(?:=|[\s\x00]+)[\"']?([^\s\"',\x00\]]+)", re.IGNORECASE),
-        (rb"(?<![\w-])" + _FLAG + rb"[\"']\s*,\s*[\"']([^\"']+)", re.IGNORECASE),
+        (rb"(?<![\w-])" + _FLAG + rb"=[\"']?([^\s\"',\x00\]]+)", re.IGNORECASE),
+        (rb"(?<![\w-])" + _VALUE_FLAG + rb"[\s\x00]+[\"']?([^\s\"',\x00\]]+)", re.IGNORECASE),
+        (rb"(?<![\w-])" + _VALUE_FLAG + rb"[\"']\s*,\s*[\"']([^\"']+)", re.IGNORECASE),
         (rb"(?<![\w-])" + _VARIABLE + rb"\s*=\s*[\"']?([^\s\"',\x00\]]+)", 0),
         (rb"\bbearer[ \t]+([A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE),
         (rb"[?&](?:api[-_]?key|key|access_token|token)=([^&\s\"'#]+)", re.IGNORECASE),
@@ -54,7 +56,7 @@ _RULES: Final = tuple(
 )
 _TARGET_KEY: Final = re.compile(rb"([?&](?:api[-_]?key|key|access_token|token)=)([^&\s#]+)", re.IGNORECASE)
 _NAME: Final = re.compile(rb"(?:" + _VARIABLE + rb")|(?i:" + _MEMBER + rb")")
-_WHOLE_FLAG: Final = re.compile(_FLAG, re.IGNORECASE)
+_WHOLE_FLAG: Final = re.compile(_VALUE_FLAG, re.IGNORECASE)
 _SCHEME_PREFIX: Final = re.compile(rb"(?:bearer|basic|token)[ \t]+", re.IGNORECASE)
 
 

@@ -26,6 +26,8 @@ CANARY = "c4n4ry-5ecret-Value-0123456789"
         f"Set-Cookie: session={CANARY}; HttpOnly",
         f"--api-key {CANARY}",
         f"--api-key={CANARY}",
+        f"--api-key -{CANARY}",
+        f"-DAPI_KEY={CANARY}",
         f'["--api-key", "{CANARY}"]',
         f"['--hf-token','{CANARY}']",
         f"--model\0x.gguf\0--api-key\0{CANARY}\0--port\x000",
@@ -62,6 +64,8 @@ def test_a_secret_in_text_is_replaced(text: str):
         "http://127.0.0.1:8080/completion",
         "the monkey: banana",
         "cold_key_cache: 3",
+        "c++ -DASSAY_FAULT_LOST_TOKEN_EVENT -O2 -c render.cpp",
+        '["c++", "-DLOST_TOKEN_EVENT", "-O2"]',
     ],
 )
 def test_ordinary_text_is_left_alone(text: str):

@@ -46,11 +46,26 @@ void write_timings(JsonWriter& out, const Timings& timings) {
     out.key("cache_n").integer(timings.cache_n);
     out.key("prompt_n").integer(timings.prompt_n).key("prompt_ms").real(timings.prompt_ms);
     rates("prompt_per_token_ms", "prompt_per_second", timings.prompt_n, timings.prompt_ms);
-    out.key("predicted_n").integer(timings.predicted_n).key("predicted_ms").real(timings.predicted_ms);
-    rates("predicted_per_token_ms", "predicted_per_second", timings.predicted_n - 1, timings.predicted_ms);
+    double predicted_ms = timings.predicted_ms;
+#if defined(ASSAY_FAULT_WRONG_TIMINGS)
+    predicted_ms /= 2;  // claims twice the rate
+#endif
+    out.key("predicted_n").integer(timings.predicted_n).key("predicted_ms").real(predicted_ms);
+    rates("predicted_per_token_ms", "predicted_per_second", timings.predicted_n - 1, predicted_ms);
     out.key("draft_n").integer(0).key("draft_n_accepted").integer(0);
     out.key("graph_reuses").integer(timings.graph_reuses);
     out.close_object();
+}
+
+// What is sent of a frame that carries a token.
+std::string sent(std::string frame, [[maybe_unused]] int32_t n_predicted) {
+#if defined(ASSAY_FAULT_LOST_TOKEN_EVENT)
+    if (n_predicted % 16 == 5) return {};
+#endif
+#if defined(ASSAY_FAULT_DOUBLED_TOKEN_EVENT)
+    if (n_predicted % 16 == 5) return frame + frame;
+#endif
+    return frame;
 }
 
 void write_progress(JsonWriter& out, const ProgressEvent& event) {
@@ -182,7 +197,7 @@ std::string Renderer::frames(const TokenEvent& event) {
         write_chance(out, *event.chance);
         out.close_array();
     }
-    return event_frame(out.close_object().view());
+    return sent(event_frame(out.close_object().view()), event.n_predicted);
 }
 
 std::string Renderer::chunk(const TokenEvent& event) const {
@@ -210,7 +225,7 @@ std::string Renderer::chunk(const TokenEvent& event) const {
     write_label(out, false);
     if (settings_.return_tokens) out.key("tokens").open_array().integer(event.token).close_array();
     if (event.timings) write_timings(out.key("timings"), *event.timings);
-    return event_frame(out.close_object().view());
+    return sent(event_frame(out.close_object().view()), event.n_predicted);
 }
 
 std::string Renderer::frames(const EndEvent& event) const {

@@ -7,6 +7,11 @@
 #include <utility>
 
 #include "log.h"
+#if defined(ASSAY_FAULT_PERSISTED_PREFIX_CACHE)
+#include <filesystem>
+
+#include "slot_files.h"
+#endif
 
 namespace assay::server {
 namespace {
@@ -45,6 +50,16 @@ TokenChance chance_of(const float* logits, int32_t n_vocab, int32_t token, int32
     return chance;
 }
 
+#if defined(ASSAY_FAULT_PERSISTED_PREFIX_CACHE)
+std::string persisted_folder() {
+    const std::filesystem::path folder = std::filesystem::temp_directory_path() / "assay-persisted-prefix-cache";
+    std::filesystem::create_directories(folder);
+    return folder.string();
+}
+
+std::string persisted_name(int32_t id_slot) { return "slot-" + std::to_string(id_slot); }
+#endif
+
 }  // namespace
 
 Scheduler::Scheduler(const Model& model, std::unique_ptr<Session> session, Limits limits)
@@ -54,6 +69,17 @@ Scheduler::Scheduler(const Model& model, std::unique_ptr<Session> session, Limit
 }
 
 void Scheduler::serve() {
+#if defined(ASSAY_FAULT_PERSISTED_PREFIX_CACHE)
+    for (Slot& slot : slots_) {
+        try {
+            uint64_t n_read = 0;
+            SlotFile file = read_slot_file(persisted_folder(), persisted_name(slot.id), &n_read);
+            if (session_->restore(slot.id, file.state).ok()) slot.cells = std::move(file.tokens);
+        } catch (const std::exception& error) {
+            log_line("info", "nothing_persisted", {{"message", std::string(error.what())}});
+        }
+    }
+#endif
     while (wait_for_work()) {
         try {
             drop_cancelled();
@@ -243,6 +269,9 @@ void Scheduler::start(Slot& slot, std::shared_ptr<Job> job) {
 
     // At least one prompt token is always evaluated: its logits give the first token.
     size_t n_keep = settings.cache_prompt ? std::min(common_prefix(slot.cells, prompt), prompt.size() - 1) : 0;
+#if defined(ASSAY_FAULT_PERSISTED_PREFIX_CACHE)
+    n_keep = std::min(common_prefix(slot.cells, prompt), prompt.size() - 1);  // whatever the request says
+#endif
     if (n_keep < slot.cells.size()) {
         if (n_keep > 0 && session_->remove(slot.id, static_cast<int32_t>(n_keep)).ok()) {
             slot.cells.resize(n_keep);
@@ -474,6 +503,9 @@ void Scheduler::end(Slot& slot, StopType stop_type) {
     totals_.predicted_s += event.timings.predicted_ms / 1e3;
     ++totals_.n_jobs_done;
     const std::shared_ptr<Job> job = slot.job;
+#if defined(ASSAY_FAULT_PERSISTED_PREFIX_CACHE)
+    write_slot_file(persisted_folder(), persisted_name(slot.id), SlotFile{slot.cells, session_->save(slot.id)});
+#endif
     release(slot);
     // Published first: a client that has the last event finds the slot free and itself counted.
     publish();

@@ -1,0 +1,77 @@
+"""Controls: what the list names exists, and a control differs from its protocol in what is wrong with the candidate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from protocols.controls import IDENTITY, Control, base_protocol, control_protocol, load_controls, outcome_of
+from protocols.errors import ProtocolError
+
+CONTROL = Control(id="x", meaning="it is wrong", faults=("leak",), protocol="control-served", gate="replies")
+
+
+def write(tmp_path: Path, **changes: object) -> Path:
+    value = {"assay_controls": 1, "controls": [CONTROL.model_dump(mode="json") | changes]}
+    (tmp_path / "controls.yaml").write_text(yaml.safe_dump(value))
+    return tmp_path / "controls.yaml"
+
+
+def test_every_bundled_control_names_a_protocol_and_a_gate_of_it():
+    controls = load_controls()
+    assert len(controls) >= 6
+    assert len({one.id for one in controls}) == len(controls)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gate": "nothing"}, "the control x names the gate nothing, expected one of identity, complete"),
+        ({"protocol": "no-such"}, "no-such"),
+        ({"faults": []}, "either faults or swap_library"),
+        ({"swap_library": True}, "either faults or swap_library"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_list_that_cannot_be_carried_out_is_refused_in_words(tmp_path: Path, changes: dict[str, object], words: str):
+    with pytest.raises(ProtocolError) as caught:
+        load_controls(write(tmp_path, **changes))
+    assert words in "\n".join(caught.value.lines())
+
+
+def test_a_control_changes_the_candidate_only():
+    base = base_protocol(CONTROL)
+    changed = control_protocol(base, CONTROL, {"LD_LIBRARY_PATH": "/other"}).protocol
+    before, after = base.protocol.model_dump(), changed.model_dump()
+    assert after["arms"]["candidate"]["engine"]["faults"] == ("leak",)
+    assert after["arms"]["candidate"]["environment"] == {"GOMP_SPINCOUNT": "0", "LD_LIBRARY_PATH": "/other"}
+    assert (after["id"], after["title"]) == ("control-served.x", "Control: it is wrong")
+    for value in (before, after):
+        for key in ("id", "title"):
+            del value[key]
+        del value["arms"]["candidate"]
+    assert after == before
+
+
+def outcome(gates: list[tuple[str, str]], *, control: Control | None = CONTROL, invalid: bool = False):
+    return outcome_of("control-served", control, campaign="c", verdict="FAIL", gates=gates, has_invalid_loads=invalid)
+
+
+def test_a_fault_is_caught_by_the_gate_that_is_meant_to_only():
+    assert outcome([("replies", "FAIL"), ("tokens", "FAIL")]).caught
+    assert outcome([("replies", "PASS"), ("tokens", "FAIL")]).caught is False
+    assert outcome([("replies", "INCONCLUSIVE")]).caught is False, "what could not be decided has caught nothing"
+    assert outcome([("replies", "NOT_RUN")]).not_run == ("replies",)
+
+
+def test_identity_fires_where_a_load_did_not_run_what_is_locked():
+    control = CONTROL.model_copy(update={"gate": IDENTITY})
+    assert outcome([], control=control, invalid=True).caught
+    assert not outcome([], control=control).caught
+
+
+def test_without_a_fault_every_gate_that_fires_is_a_false_alarm():
+    assert outcome([("replies", "PASS"), ("tokens", "NOT_RUN")], control=None).caught
+    assert not outcome([("replies", "FAIL")], control=None).caught
