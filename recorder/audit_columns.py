@@ -20,7 +20,7 @@ from sqlalchemy.types import LargeBinary
 from recorder.row_blocks import Block, Column, RowBlocks
 from recorder.tables import metadata
 
-PIECE_BYTES: Final = 8_000_000
+PIECE_BYTES: Final = 1_000_000
 """How much of a table is joined at once, about: it bounds the memory, and SQLite's texts must stay under a gigabyte."""
 _ROW_BYTES: Final = 64
 

@@ -27,15 +27,15 @@ def check_database(audit: Audit) -> None:
             found = [row[0] for row in connection.execute(text(f"PRAGMA {pragma}"))]
             if found != [expected]:
                 audit.find(f"assay.sqlite: {pragma}", message="wrong value", expected=expected, found=found[:3])
-        for row in connection.execute(text("PRAGMA foreign_key_check")):
-            audit.find(f"assay.sqlite: {row[0]}", message="a row refers to a ledger entry that is not there")
         expected_schema, found_schema = _expected_schema(), _schema(connection)
+        audit.has_schema = expected_schema == found_schema
+        for table in _dangling(connection, has_schema=audit.has_schema):
+            audit.find(f"assay.sqlite: {table}", message="a row refers to a ledger entry that is not there")
         if revision.name in {name.removeprefix("table ") for name in found_schema}:
             audit.items += 1
             found = [row[0] for row in connection.execute(text(f"SELECT * FROM {revision.name}"))]  # noqa: S608
             if found != [REVISION]:
                 audit.find(f"assay.sqlite: {revision.name}", message="wrong value", expected=REVISION, found=found[:3])
-    audit.has_schema = expected_schema == found_schema
     for name in sorted(expected_schema.keys() | found_schema.keys()):
         audit.items += 1
         if expected_schema.get(name) != found_schema.get(name):
@@ -45,6 +45,17 @@ def check_database(audit: Audit) -> None:
                 expected=expected_schema.get(name),
                 found=found_schema.get(name),
             )
+
+
+def _dangling(connection: Connection, *, has_schema: bool) -> list[str]:
+    """Return the table of each row that refers to no entry; once a table where the schema is ours.
+
+    Each key of our tables is that of its entry, so that it is enough to count by entry: SQLite looks up every row.
+    """
+    if not has_schema:
+        return [str(row[0]) for row in connection.execute(text("PRAGMA foreign_key_check"))]
+    entries = _counts(connection, metadata.tables["ledger_entry"]).keys()
+    return [table.name for table in DERIVED if _counts(connection, table).keys() - entries]
 
 
 def _schema(connection: Connection) -> dict[str, str]:

@@ -6,17 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 from typing import Any, Final, Literal, cast
 
 from protocols.canonical import sha256_hex
 from protocols.measurements import RequestMeasurement
-from recorder.body import Body
 from recorder.derive import DerivedRequest, derive_request
 from recorder.http1 import Response, parse_response
 from recorder.load_files import Exchange
 from recorder.row_blocks import AllRows, Block, RowBlocks
 from recorder.row_values import optional_text, plain_text
-from recorder.sse import read_stream
 from recorder.wire import EndReason, Wire, read_wire
 
 Kind = Literal["native", "openai"]
@@ -82,7 +81,7 @@ def exchange_rows(read: ReadExchange, *, entry_seq: int, blob_sha256: str) -> Al
         "socket_read": _block(key, t_ns=[one.t_ns for one in reads], data=[one.data for one in reads]),
     }
     if read.derived is not None:
-        _add_stream_rows(rows, key, read.derived, read.response.body)
+        _add_stream_rows(rows, key, read.derived)
     return rows
 
 
@@ -156,23 +155,22 @@ def _block(key: dict[str, int], **columns: Sequence[object]) -> RowBlocks:
     return RowBlocks([Block(key, {"ordinal": range(size), **columns})] if size else [])
 
 
-def _add_stream_rows(rows: AllRows, key: dict[str, int], derived: DerivedRequest, body: Body) -> None:
-    # A JSON document is one event without framing: its bytes are the body, which the reads hold.
-    data = read_stream(body).data if derived.is_stream else []
+def _add_stream_rows(rows: AllRows, key: dict[str, int], derived: DerivedRequest) -> None:
     events = derived.events
     rows["sse_event"] = _block(
         key,
-        t_ns=[event.t_ns for event in events],
-        read_ordinal=[event.read_index for event in events],
-        kind=[str(event.role) for event in events],
-        data=data + [b""] * (len(events) - len(data)),
+        t_ns=events.t_ns,
+        read_ordinal=events.read_index,
+        kind=events.roles,
+        # A JSON document is one event without framing: its bytes are the body, which the reads hold.
+        data=events.data if derived.is_stream else [b""] * len(events),
     )
-    places = [event for event in events for _ in event.token_ids]
+    places = [row for row, ids in enumerate(events.ids) for _ in ids]
     rows["token"] = _block(
         key,
-        token_id=[token_id for event in events for token_id in event.token_ids],
-        event_ordinal=[event.index for event in places],
-        t_ns=[event.t_ns for event in places],
+        token_id=[*chain.from_iterable(events.ids)],
+        event_ordinal=places,
+        t_ns=[events.t_ns[row] for row in places],
     )
     rows["timing"] = [key | row for row in _timing_rows(derived.timings_json)]
     rows["work_counter"] = [
