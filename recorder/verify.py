@@ -15,7 +15,7 @@ What must hold, each with its label:
  9. copies       lock, protocol, reports, notes and keys are byte for byte what was recorded
 10. imports      every imported bundle is the one that its entry names, and holds by itself
 
-Skipped, because they need Assay itself (`assay audit`): database, rows, promises, requests, gates, verdict.
+Skipped, because they need Assay itself (`assay audit`): database, rows, promises, requests, gates, verdict, telemetry.
 A result is VERIFIED if a key given with --key, or a successor that it signed for, signed the newest checkpoint, and no
 --revoked key did; else SELF_CONSISTENT: it agrees with itself, and whoever made all of it could have made it up.
 Exit codes: 0 holds, 6 does not hold, 2 usage.
@@ -36,7 +36,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-SKIPPED = ("database", "rows", "promises", "requests", "gates", "verdict")
+SKIPPED = ("database", "rows", "promises", "requests", "gates", "verdict", "telemetry")
 Entry = dict[str, Any]
 Key = tuple[str, str, bytes]  # name, hash, 32 bytes
 Point = tuple[int, int, int, int]  # extended coordinates

@@ -62,7 +62,7 @@ def test_an_unpacked_bundle_holds_without_any_installed_package(folder: Path, sy
     code, result = run(folder)
     assert result["findings"] == []
     assert (code, result["is_sound"], result["trust"]) == (0, True, "SELF_CONSISTENT")
-    assert result["skipped"] == ["database", "rows", "promises", "requests", "gates", "verdict"]
+    assert result["skipped"] == ["database", "rows", "promises", "requests", "gates", "verdict", "telemetry"]
     audited = audit_store(folder)
     assert result["head"] == audited.head
     key = synthetic.SIGNER.public().text()
