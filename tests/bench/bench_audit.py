@@ -63,10 +63,20 @@ def fill_with_blobs(root: Path, total: int, size: int) -> None:
             campaign.record_receipt("bench", {"files": len(attachments)}, attachments)
 
 
+def streamed(driver: ModuleType, tokens: int, pad: int) -> list[tuple[int, bytes]]:
+    """The reads of a streamed answer, each event with so many bytes beside what is read of it."""
+    reads: list[tuple[int, bytes]] = driver.completion_reads(ids=tuple(range(tokens)), step_ns=1_000_000)
+    padding = b', "pad": "' + b"x" * pad + b'"}\n\n'
+    for row, (t_ns, data) in enumerate(reads[1:-1] if pad else (), start=1):
+        event = data.partition(b"\r\n")[2].removesuffix(b"}\n\n\r\n")
+        reads[row] = (t_ns, driver.chunk(event + padding))
+    return reads
+
+
 def fill_with_streams(root: Path, total: int, tokens: int, pad: int) -> None:
     """Record loads whose measured request streamed this many tokens, until the blobs hold this many bytes."""
     driver = synthetic()
-    padding = b', "pad": "' + b"x" * pad + b'"}\n\n'
+    reads = streamed(driver, tokens, pad)
     with driver.open_store(root) as store:
         while total > 0:
             campaign = store.begin_campaign(**driver.lock_parts())
@@ -81,11 +91,6 @@ def fill_with_streams(root: Path, total: int, tokens: int, pad: int) -> None:
                     is_warmup=False,
                     request=driver.http_request("/completion", driver.REQUESTS["requests/tiny.json"]),
                 )
-                reads = driver.completion_reads(ids=tuple(range(tokens)), step_ns=1_000_000)
-                if pad:
-                    padded = (data.partition(b"\r\n")[2].removesuffix(b"}\n\n\r\n") for _, data in reads[1:-1])
-                    bodies = [driver.chunk(data + padding) for data in padded]
-                    reads[1:-1] = [(t_ns, body) for (t_ns, _), body in zip(reads[1:-1], bodies, strict=True)]
                 driver.play(sink, reads, 10**9)
                 total -= sum(len(data) for _, data in reads)
                 load.seal(state="COMPLETE", reason=None)
