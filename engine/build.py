@@ -32,6 +32,7 @@ from typing import Any, Final
 from engine.build_log import first_errors
 from engine.cache import Log, cache_folder, held
 from engine.identity import RECEIPT_NAME, identify_build
+from engine.source_tree import hash_sources, source_folder
 from engine.toolchain import Toolchain, find_toolchain
 from protocols.errors import EngineError
 
@@ -42,7 +43,6 @@ LIBRARY: Final = "lib/libassay-engine.so"
 QSA_LIBRARY: Final = "lib/libassay-qsa.so"
 QSA_SUITES: Final = "bin/qsa_suites"
 QSA_PATHS: Final = ("guarded", "general-only")
-_SOURCES: Final = ("CMakeLists.txt", "cmake/**/*", "include/**/*", "src/**/*")
 _FAULT: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(=[0-9]+)?")
 _STEP_LIMIT_S: Final = 1800
 
@@ -88,24 +88,6 @@ class EngineBuild:
     def bench(self) -> Path:
         """The benchmark program."""
         return self.folder / BENCH
-
-
-def source_folder() -> Path:
-    """Return the bundled source tree: the folder of this package, in a wheel and in a checkout."""
-    return Path(__file__).absolute().parent
-
-
-def hash_sources(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file that goes into a build, by name relative to `folder`.
-
-    Raises EngineError when `folder` is no engine source tree.
-    """
-    if not (folder / "CMakeLists.txt").is_file():
-        raise EngineError("this folder holds no engine source (no CMakeLists.txt)", where=str(folder))
-    files = {path for pattern in _SOURCES for path in folder.glob(pattern) if path.is_file()}
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)
-    }
 
 
 def installed_build() -> EngineBuild:

@@ -24,6 +24,7 @@ What must hold, each with its label and the level from which on it is checked:
 17. ``reviews``      chain       every review links to a recorded verdict and is signed by the key that it names
 18. ``against``      structure   what was locked is the lock that was kept elsewhere, where one is given
 19. ``imports``      structure   every imported bundle is the one that its entry names, and holds by itself
+20. ``telemetry``    recompute   every reading that was decoded from bytes is what the bytes that were kept give again
 
 Whatever a killed recorder leaves is *partial*, not broken: a load without its seal, a torn last line, a database one
 entry behind, a copy or a checkpoint that was still to come. It is listed in ``notes``; tampering is in ``findings``.
@@ -54,6 +55,7 @@ from recorder.audit_judgement import (
     check_verdict,
 )
 from recorder.audit_tables import check_database, check_rows
+from recorder.audit_telemetry import check_telemetry
 from recorder.bundle import opened_evidence
 from recorder.keys import VerifierKey
 
@@ -82,6 +84,7 @@ _CHECKS: Final[tuple[tuple[int, str, Level, Check], ...]] = (
     (18, "against", "structure", check_against),
 )
 _IMPORTS: Final = (19, "imports", "structure")
+_TELEMETRY: Final[tuple[int, str, Level, Check]] = (20, "telemetry", "recompute", check_telemetry)
 
 
 def audit_store(
@@ -117,7 +120,8 @@ def audit_store(
 def _audit(audit: Audit, level: Level, audit_import: AuditFolder) -> AuditResult:
     with audit:
         outcomes: list[CheckOutcome] = []
-        for number, label, least, check in (*_CHECKS, (*_IMPORTS, lambda audit: check_imports(audit, audit_import))):
+        imports = (*_IMPORTS, lambda audit: check_imports(audit, audit_import))
+        for number, label, least, check in (*_CHECKS, imports, _TELEMETRY):
             is_due = LEVELS.index(least) <= LEVELS.index(level)
             is_due = is_due and not (audit.has_no_database and least == "tables")
             if not is_due or (audit.is_unreadable and number > 1):

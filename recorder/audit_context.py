@@ -14,6 +14,7 @@ from protocols.errors import EvidenceError, UsageError
 from recorder.blobs import BlobStore
 from recorder.campaign_state import CampaignState, read_campaigns, resolve_campaign
 from recorder.db import Database
+from recorder.exchange_facts import FactMemory
 from recorder.files import Files
 from recorder.keys import VerifierKey
 from recorder.ledger import Entry, parse_entry, split_torn
@@ -139,6 +140,7 @@ class Audit:
         self.expected_files: set[str] = set()
         self.has_schema = False
         self.tree: Final = Tree()
+        self.facts: Final = FactMemory(self.read_blob)
         self.broken_blobs: set[str] = set()
         self._campaign: Final = campaign
         self.is_pinned: Final = head is not None or campaign is not None

@@ -25,7 +25,7 @@ from recorder.ledger import Entry
 from recorder.measure import locked_calibrations, measure_campaign, protocol_of_source
 from recorder.reviews import review_problem
 from recorder.row_values import read_object
-from recorder.rows import REQUEST_INDEX, read_exchanges, read_verdict
+from recorder.rows import REQUEST_INDEX, read_verdict
 
 TOLERANCE: Final = 1e-12
 """Largest relative difference of a real number that is computed again."""
@@ -110,22 +110,22 @@ def check_requests(audit: Audit) -> None:
 
 
 def _check_exchanges(audit: Audit, load: LoadEntries, sealed: Entry, lock: Lock, protocol: Protocol) -> None:
-    for read in read_exchanges(sealed, audit.read_blob):
-        place = f"{place_of(sealed)}: {load.load_id}, {read.exchange.file}"
+    for facts in audit.facts.facts(sealed):
+        exchange = facts.exchange
+        place = f"{place_of(sealed)}: {load.load_id}, {exchange.file}"
         audit.items += 1
-        for problem in read.wire.problems:
+        for problem in facts.problems:
             audit.find(place, message=f"the record breaks its framing: {problem}")
-        if not read.is_measured or (read.wire.is_cut and read.wire.sent_ns is None):
+        if facts.measurement is None or facts.is_unsent:
             continue
-        workload = protocol.workload(str(read.exchange.workload))
+        workload = protocol.workload(str(exchange.workload))
         warmup = workload.warmup.request if workload.warmup is not None else None
-        reference = warmup if read.exchange.is_warmup else workload.request
+        reference = warmup if exchange.is_warmup else workload.request
         expected = None if reference is None else lock.requests.get(reference)
-        found = sha256_hex(read.body())
+        found = facts.body_sha256
         if found != expected:
             audit.find(f"{place}: body", message=f"not the locked request {reference}", expected=expected, found=found)
-        target = b"".join(read.wire.request.split(b" ", 2)[1:2]).partition(b"?")[0].decode("latin-1")
-        for found in (target, read.exchange.route):
+        for found in (facts.target, exchange.route):
             if found != workload.route:
                 audit.find(f"{place}: route", message="not the locked route", expected=workload.route, found=found)
 
@@ -138,7 +138,9 @@ def _judged(audit: Audit) -> list[Judged]:
         for entry in state.verdicts:
             then = read_campaigns(audit.entries[: entry.seq])[state.campaign_id]
             with audit.tolerating_redaction(place_of(entry), "gates and verdict"):
-                measured = measure_campaign(then, lock, audit.read_blob, protocol=protocol)
+                measured = measure_campaign(
+                    then, lock, audit.read_blob, protocol=protocol, read_facts=audit.facts.facts
+                )
                 calibrations, levels = locked_calibrations(lock), lock.levels()
                 results = evaluate_gates(protocol, measured, calibrations=calibrations, levels=levels)
                 later = next((one for one in state.verdicts if one.payload.get("rejudges") == entry.seq), None)

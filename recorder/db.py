@@ -12,8 +12,9 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
@@ -22,6 +23,7 @@ from sqlalchemy.pool import StaticPool
 from protocols.errors import AssayError, EvidenceError, HostError
 from recorder.files import Files
 from recorder.migrations import create_schema, migrate
+from recorder.row_blocks import RowBlocks
 from recorder.tables import APPLICATION_ID, DERIVED, SCHEMA_VERSION, metadata
 
 Row = Mapping[str, Any]
@@ -146,8 +148,17 @@ class Database:
     def insert(self, rows: Rows, connection: Connection) -> None:
         """Insert rows, tables that others refer to first."""
         for table in DERIVED:
-            if found := rows.get(table.name):
+            if not (found := rows.get(table.name)):
+                continue
+            if connection.dialect.name != "sqlite":
                 connection.execute(insert(table), [dict(row) for row in found])
+                continue
+            # The driver alone takes rows four times as fast, and one at a time: a load may have millions.
+            names = [column.name for column in table.columns]
+            marks = ", ".join("?" * len(names))
+            statement = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({marks})"  # noqa: S608
+            values = found.tuples(names) if isinstance(found, RowBlocks) else map(itemgetter(*names), found)
+            connection.connection.cursor().executemany(statement, cast("Any", values))
 
     def last_seq(self) -> int:
         """Return the newest ledger entry that the rows cover; -1 for none."""

@@ -45,13 +45,24 @@ from recorder.answer import (
 from recorder.consistency import Ending, Facts, Flag, ending_of, number_flags
 from recorder.exact_json import counters_of
 from recorder.http1 import Response, parse_response
-from recorder.stream_events import DONE, ERROR, FINAL, TOKEN, UNPARSABLE, UNTERMINATED, decode_native, decode_openai
-from recorder.stream_tally import StreamEvent, Tally
+from recorder.stream_events import (
+    DONE,
+    ERROR,
+    FINAL,
+    TOKEN,
+    UNPARSABLE,
+    UNTERMINATED,
+    decode_native,
+    decode_native_run,
+    decode_openai,
+    decode_openai_run,
+)
+from recorder.stream_tally import Events, StreamEvent, Tally
 from recorder.wire import Wire
 
 Kind = Literal["native", "openai"]
 
-_DECODERS: Final = {"native": decode_native, "openai": decode_openai}
+_DECODERS: Final = {"native": (decode_native, decode_native_run), "openai": (decode_openai, decode_openai_run)}
 _ERROR_TEXT_CHARACTERS: Final = 64 * 1024
 _TOKEN_ROLES: Final = (TOKEN, FINAL)
 
@@ -115,7 +126,7 @@ class DerivedRequest:
     token_ids: tuple[int, ...] | None
     has_all_ids: bool
     first_event_tokens: int | None
-    events: tuple[StreamEvent, ...]
+    events: Events
     text: str
     reasoning_text: str
     prompt_tokens: int | None
@@ -138,7 +149,7 @@ class DerivedRequest:
     @property
     def token_events(self) -> tuple[StreamEvent, ...]:
         """The events that brought tokens: by ids where the stream has any, else by text."""
-        return _token_events(self.events) if self.is_stream else ()
+        return tuple(self.events[row] for row in _token_rows(self.events)) if self.is_stream else ()
 
     @property
     def ttft_ns(self) -> int | None:
@@ -219,7 +230,7 @@ def derive_request(wire: Wire, kind: Kind, response: Response | None = None) -> 
     ``response`` is ``parse_response(wire.reads)``, for a caller that has it already.
     """
     response = response or parse_response(wire.reads)
-    tally = Tally(_DECODERS[kind])
+    tally = Tally(*_DECODERS[kind])
     answer = read_answer(response, tally, kind)
     numbers = numbers_of(tally)
     counted = numbers.generated_tokens.value
@@ -232,14 +243,15 @@ def derive_request(wire: Wire, kind: Kind, response: Response | None = None) -> 
         and not tally.faults["id_out_of_range"]
         and not any(flag.code == "running_count_differs" for flag in tally.flags)
     )
-    token_events = _token_events(tally.events) if answer.is_stream else ()
-    first_ns, last_ns = (token_events[0].t_ns, token_events[-1].t_ns) if token_events else (None, None)
-    first_count = tally.first_count if token_events and token_events[0].token_ids else None
+    events = tally.events
+    token_rows = _token_rows(events) if answer.is_stream else ()
+    first_ns, last_ns = (events.t_ns[token_rows[0]], events.t_ns[token_rows[-1]]) if token_rows else (None, None)
+    first_count = tally.first_count if token_rows and events.ids[token_rows[0]] else None
     is_single = first_count in {None, 1}
     flags = (
         *tally.flags,
         *answer_flags(wire, response, tally, answer, kind),
-        *token_flags(tally, counted, len(token_events) if answer.is_stream else None, first_count),
+        *token_flags(tally, counted, len(token_rows) if answer.is_stream else None, first_count),
         *number_flags(numbers),
         *timing_flags(
             numbers, _difference(wire.sent_ns, first_ns), _difference(first_ns, last_ns) if is_single else None
@@ -266,7 +278,7 @@ def derive_request(wire: Wire, kind: Kind, response: Response | None = None) -> 
         token_ids=ids,
         has_all_ids=has_all_ids,
         first_event_tokens=first_count,
-        events=tuple(tally.events),
+        events=events,
         text="".join(tally.texts),
         reasoning_text="".join(tally.reasonings),
         prompt_tokens=numbers.prompt_tokens.value,
@@ -284,7 +296,7 @@ def derive_request(wire: Wire, kind: Kind, response: Response | None = None) -> 
         model=text_or_none(final.get("model")),
         ignored_fields=names_of(detail.get("ignored_fields")),
         counts=StreamCounts(
-            events=len(tally.events),
+            events=len(events),
             comments=answer.comments,
             unparsable=tally.roles[UNPARSABLE],
             unterminated=tally.roles[UNTERMINATED],
@@ -294,13 +306,14 @@ def derive_request(wire: Wire, kind: Kind, response: Response | None = None) -> 
     )
 
 
-def _token_events(events: Sequence[StreamEvent]) -> tuple[StreamEvent, ...]:
-    """Return the events that brought tokens: by ids where those came along the way, else by text."""
-    with_ids = tuple([event for event in events if event.token_ids and event.role in _TOKEN_ROLES])
-    if len(with_ids) > 1 or (with_ids and with_ids[0].role != FINAL):
+def _token_rows(events: Events) -> Sequence[int]:
+    """Return which events brought tokens: by ids where those came along the way, else by text."""
+    may = [role in _TOKEN_ROLES for role in events.roles]
+    with_ids = [row for row, (ids, is_token) in enumerate(zip(events.ids, may, strict=True)) if ids and is_token]
+    if len(with_ids) > 1 or (with_ids and events.roles[with_ids[0]] != FINAL):
         return with_ids
     # All ids in the final event are a list, not a time line.
-    with_text = tuple([event for event in events if event.role in _TOKEN_ROLES and event.text])
+    with_text = [row for row, (text, is_token) in enumerate(zip(events.texts, may, strict=True)) if text and is_token]
     return with_text if len(with_text) > 1 or not with_ids else with_ids
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from recorder.ledger import Entry
 from recorder.load_files import EVENTS, SAMPLES, SampleFile, exchanges_of, parse_events, parse_samples
 from recorder.phase_rows import phase_rows
 from recorder.request_rows import ReadExchange, exchange_rows, read_exchange
+from recorder.row_blocks import AllRows, RowBlocks
 from recorder.row_values import ReadBlob, RowMap, attachment_rows, optional_text, plain_text, to_json
 
 _PROPS_ROUTE: Final = "/props"
 _OK: Final = 200
 
 
-def derive_load_rows(entry: Entry, read_blob: ReadBlob) -> RowMap:
-    """Derive the rows of a ``load.sealed`` entry: see the module."""
+def derive_load_rows(entry: Entry, read_blob: ReadBlob, exchanges: Sequence[ReadExchange] | None = None) -> AllRows:
+    """Derive the rows of a ``load.sealed`` entry: see the module. ``exchanges`` are its exchanges, if read already."""
     campaign, names = entry.text("campaign"), {str(item["name"]): str(item["sha256"]) for item in entry.blobs()}
     seal = {
         "load_id": entry.text("load"),
@@ -26,7 +27,7 @@ def derive_load_rows(entry: Entry, read_blob: ReadBlob) -> RowMap:
         "is_abandoned": int(bool(entry.payload.get("is_abandoned"))),
         "sealed_ns": entry.monotonic_ns,
     }
-    rows: RowMap = {"load_seal": [seal], "attachment": [*attachment_rows(entry, campaign)]}
+    rows: AllRows = {"load_seal": [seal], "attachment": [*attachment_rows(entry, campaign)]}
     if EVENTS in names:
         rows["load_event"] = [
             {
@@ -37,21 +38,33 @@ def derive_load_rows(entry: Entry, read_blob: ReadBlob) -> RowMap:
             }
             for ordinal, line in enumerate(parse_events(read_blob(names[EVENTS])))
         ]
-    reads = [*read_exchanges(entry, read_blob)]
+    reads = [*read_exchanges(entry, read_blob)] if exchanges is None else exchanges
+    props: list[dict[str, Any]] = []
     for read in reads:
         blob_sha256 = names[read.exchange.file]
         for table, found in exchange_rows(read, entry_seq=entry.seq, blob_sha256=blob_sha256).items():
-            rows.setdefault(table, []).extend(found)
+            _add(rows, table, found)
         if read.exchange.route.startswith(_PROPS_ROUTE) and read.response.status == _OK:
             body = read.response.body.data.decode("utf-8", "replace")
-            props = {"ordinal": read.exchange.number, "props_json": plain_text(body)}
-            rows.setdefault("props", []).append(props)
+            props.append({"ordinal": read.exchange.number, "props_json": plain_text(body)})
+    rows["props"] = props
     if SAMPLES in names:
         samples = parse_samples(read_blob(names[SAMPLES]))
         rows |= _telemetry_rows(samples)
         if samples.knows_phases:
             rows |= phase_rows(samples, reads)
     return rows
+
+
+def _add(rows: AllRows, table: str, found: list[dict[str, Any]] | RowBlocks) -> None:
+    if isinstance(found, RowBlocks):
+        blocks = rows.setdefault(table, RowBlocks())
+        if isinstance(blocks, RowBlocks):
+            blocks.extend(found)
+    else:
+        plain = rows.setdefault(table, [])
+        if isinstance(plain, list):
+            plain.extend(found)
 
 
 def seal_reason(entry: Entry, read_blob: ReadBlob) -> str | None:

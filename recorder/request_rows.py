@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 from typing import Any, Final, Literal, cast
 
 from protocols.canonical import sha256_hex
 from protocols.measurements import RequestMeasurement
-from recorder.body import Body
 from recorder.derive import DerivedRequest, derive_request
 from recorder.http1 import Response, parse_response
 from recorder.load_files import Exchange
-from recorder.row_values import RowMap, optional_text, plain_text
-from recorder.sse import read_stream
+from recorder.row_blocks import AllRows, Block, RowBlocks
+from recorder.row_values import optional_text, plain_text
 from recorder.wire import EndReason, Wire, read_wire
 
 Kind = Literal["native", "openai"]
@@ -67,22 +68,20 @@ def read_exchange(exchange: Exchange, content: bytes) -> ReadExchange:
     return ReadExchange(exchange=exchange, wire=wire, response=response, derived=derived)
 
 
-def exchange_rows(read: ReadExchange, *, entry_seq: int, blob_sha256: str) -> RowMap:
+def exchange_rows(read: ReadExchange, *, entry_seq: int, blob_sha256: str) -> AllRows:
     """Derive every row of one exchange."""
     key = {"entry_seq": entry_seq, "request": read.exchange.number}
-    rows: RowMap = {
+    reads = read.wire.reads
+    rows: AllRows = {
         "request": [key | _request_row(read) | {"blob_sha256": blob_sha256}],
         "http_header": [
             key | {"ordinal": ordinal, "name": plain_text(name), "value": plain_text(value)}
             for ordinal, (name, value) in enumerate(read.response.headers)
         ],
-        "socket_read": [
-            key | {"ordinal": ordinal, "t_ns": one.t_ns, "data": one.data}
-            for ordinal, one in enumerate(read.wire.reads)
-        ],
+        "socket_read": _block(key, t_ns=[one.t_ns for one in reads], data=[one.data for one in reads]),
     }
     if read.derived is not None:
-        _add_stream_rows(rows, key, read.derived, read.response.body)
+        _add_stream_rows(rows, key, read.derived)
     return rows
 
 
@@ -150,26 +149,29 @@ _DERIVED_COLUMNS: Final = (
 )
 
 
-def _add_stream_rows(rows: RowMap, key: dict[str, int], derived: DerivedRequest, body: Body) -> None:
-    # A JSON document is one event without framing: its bytes are the body, which the reads hold.
-    data_of = read_stream(body).data if derived.is_stream else []
-    rows["sse_event"] = [
-        key
-        | {
-            "ordinal": event.index,
-            "t_ns": event.t_ns,
-            "read_ordinal": event.read_index,
-            "kind": str(event.role),
-            "data": data_of[event.index] if event.index < len(data_of) else b"",
-        }
-        for event in derived.events
-    ]
-    tokens: list[dict[str, Any]] = []
-    for event in derived.events:
-        for token_id in event.token_ids:
-            place = {"ordinal": len(tokens), "token_id": token_id, "event_ordinal": event.index, "t_ns": event.t_ns}
-            tokens.append(key | place)
-    rows["token"] = tokens
+def _block(key: dict[str, int], **columns: Sequence[object]) -> RowBlocks:
+    """Return the rows of one request in one table, numbered in order."""
+    size = len(next(iter(columns.values())))
+    return RowBlocks([Block(key, {"ordinal": range(size), **columns})] if size else [])
+
+
+def _add_stream_rows(rows: AllRows, key: dict[str, int], derived: DerivedRequest) -> None:
+    events = derived.events
+    rows["sse_event"] = _block(
+        key,
+        t_ns=events.t_ns,
+        read_ordinal=events.read_index,
+        kind=events.roles,
+        # A JSON document is one event without framing: its bytes are the body, which the reads hold.
+        data=events.data if derived.is_stream else [b""] * len(events),
+    )
+    places = [row for row, ids in enumerate(events.ids) for _ in ids]
+    rows["token"] = _block(
+        key,
+        token_id=[*chain.from_iterable(events.ids)],
+        event_ordinal=places,
+        t_ns=[events.t_ns[row] for row in places],
+    )
     rows["timing"] = [key | row for row in _timing_rows(derived.timings_json)]
     rows["work_counter"] = [
         key | {"name": plain_text(name), "value": value} for name, value in sorted((derived.work or {}).items())

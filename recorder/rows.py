@@ -7,7 +7,7 @@ rebuilt one equals the recorded one row by row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from protocols.canonical import JsonValue, sha256_hex
@@ -15,6 +15,8 @@ from protocols.errors import EvidenceError
 from protocols.lock import ArmIdentity, FileIdentity, Lock, ModelIdentity, parse_lock
 from recorder.ledger import Entry
 from recorder.load_rows import derive_load_rows, read_exchanges, seal_reason
+from recorder.request_rows import ReadExchange
+from recorder.row_blocks import AllRows, RowBlocks
 from recorder.row_values import ReadBlob, RowMap, attachment_rows, optional_text, plain_text, read_object, to_json
 
 __all__ = ["ReadBlob", "RowMap", "derive_load_rows", "derive_rows", "read_exchanges", "read_verdict", "seal_reason"]
@@ -22,14 +24,23 @@ __all__ = ["ReadBlob", "RowMap", "derive_load_rows", "derive_rows", "read_exchan
 REQUEST_INDEX: Final = "requests"  # role of the blob that maps request references to blob names
 
 
-def derive_rows(entry: Entry, read_blob: ReadBlob) -> RowMap:
+def derive_rows(entry: Entry, read_blob: ReadBlob, exchanges: Sequence[ReadExchange] | None = None) -> AllRows:
     """Derive every row of one ledger entry, its own row first.
 
+    ``exchanges`` are those of a sealed load, for a caller that has read them already.
     Raises `EvidenceError` if a blob is missing or damaged, or if the payload is not as its kind demands.
     """
-    rows: RowMap = {"ledger_entry": [_entry_row(entry)], "blob": [*_blob_rows(entry)]}
-    for table, found in _DERIVE[entry.kind](entry, read_blob).items():
-        rows[table] = [{"entry_seq": entry.seq} | row for row in found]
+    rows: AllRows = {"ledger_entry": [_entry_row(entry)], "blob": [*_blob_rows(entry)]}
+    derived: Mapping[str, Sequence[dict[str, Any]]] = (
+        derive_load_rows(entry, read_blob, exchanges)
+        if entry.kind == "load.sealed"
+        else _DERIVE[entry.kind](entry, read_blob)
+    )
+    for table, found in derived.items():
+        if isinstance(found, RowBlocks):  # its rows carry the number of their entry already
+            rows[table] = found
+        else:
+            rows[table] = [{"entry_seq": entry.seq} | row for row in found]
     return rows
 
 
@@ -327,7 +338,6 @@ _DERIVE: Final[Mapping[str, Callable[[Entry, ReadBlob], RowMap]]] = {
     "preflight.recorded": _preflight,
     "receipt.recorded": _receipt,
     "load.opened": _load_opened,
-    "load.sealed": derive_load_rows,
     "campaign.interrupted": _campaign_event,
     "campaign.resumed": _campaign_event,
     "campaign.cancelled": _campaign_event,

@@ -8,8 +8,8 @@ through the exact, tolerant path, so that one odd member never loses the ids tha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -57,7 +57,16 @@ class Decoded(msgspec.Struct, frozen=True, gc=False):
     faults: tuple[str, ...] = ()
 
 
+class PlainRun(NamedTuple):
+    """What events say that are plain token events, each: ids, text, and the server's own count."""
+
+    ids: list[tuple[int, ...]]
+    texts: list[str]
+    running: list[int | None]
+
+
 Decode = Callable[[bytes], Decoded]
+DecodeRun = Callable[[Sequence[bytes]], PlainRun | None]
 
 _UNPARSABLE: Final = Decoded(UNPARSABLE)
 
@@ -135,6 +144,41 @@ def decode_openai(data: bytes) -> Decoded:
     if is_mixed or not (text or reasoning) or chunk.object == "error":
         return _slow_openai(data)
     return Decoded(TOKEN, (), text, reasoning)
+
+
+def decode_native_run(data: Sequence[bytes]) -> PlainRun | None:
+    """Read several events of the native route at once; None if `decode_native` would go the slow way for any."""
+    try:
+        events = list(map(_native, data))
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    run = PlainRun(
+        [event.tokens for event in events],
+        [event.content for event in events],
+        [event.tokens_predicted for event in events],
+    )
+    # An event with neither ids nor text, or with ids before anything was generated, is none of a token.
+    is_plain = all(text or (ids and running != 0) for ids, text, running in zip(*run, strict=True))
+    return run if is_plain and not any(event.stop for event in events) else None
+
+
+def decode_openai_run(data: Sequence[bytes]) -> PlainRun | None:
+    """Read several chunks of an OpenAI route at once; None if any of them is more than a piece of text."""
+    try:
+        chunks = list(map(_chunk, data))
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    texts: list[str] = []
+    for chunk in chunks:
+        choice = chunk.choices[0]
+        delta = choice.delta
+        text = choice.text if delta is None else delta.content
+        if not text or chunk.object == "error":
+            return None
+        if delta is not None and (choice.text or delta.reasoning_content or delta.reasoning):
+            return None
+        texts.append(text)
+    return PlainRun([()] * len(texts), texts, [None] * len(texts))
 
 
 def seen_as(decoded: Decoded, data: bytes, name: str, *, is_terminated: bool) -> Decoded:

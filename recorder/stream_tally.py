@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from typing import Any, Final, overload
 
 import msgspec
 
 from recorder.consistency import Flag
 from recorder.exact_json import count_of
 from recorder.sse import Stream
-from recorder.stream_events import DONE, ERROR, FINAL, TOKEN, Decode, Decoded, Role, seen_as
+from recorder.stream_events import DONE, ERROR, FINAL, TOKEN, Decode, Decoded, DecodeRun, PlainRun, Role, seen_as
+
+_ONE_BY_ONE: Final = 4
+"""So many last events of a stream are looked at alone: final event, counts, ``[DONE]``."""
+_RUN: Final = 1000
+"""So many events are tried as a run of plain token events at once."""
 
 
 class StreamEvent(msgspec.Struct, frozen=True, gc=False):
@@ -25,6 +32,59 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
     text: str = ""
 
 
+class Events(Sequence[StreamEvent]):
+    """The events of an answer in order, in columns: a stream has too many to make an object of each."""
+
+    def __init__(self) -> None:
+        self.t_ns: list[int] = []
+        self.read_index: list[int] = []
+        self.roles: list[Role] = []
+        self.data: list[bytes] = []
+        self.ids: list[tuple[int, ...]] = []
+        self.texts: list[str] = []
+
+    def add(self, t_ns: int, read_index: int, role: Role, data: bytes, ids: tuple[int, ...], text: str) -> None:
+        """Put one event behind the others."""
+        self.t_ns.append(t_ns)
+        self.read_index.append(read_index)
+        self.roles.append(role)
+        self.data.append(data)
+        self.ids.append(ids)
+        self.texts.append(text)
+
+    def add_tokens(self, stream: Stream, start: int, run: PlainRun) -> None:
+        """Put plain token events behind the others: those of a stream from this row on."""
+        stop = start + len(run.texts)
+        self.t_ns += stream.t_ns[start:stop]
+        self.read_index += stream.read_index[start:stop]
+        self.roles += [TOKEN] * len(run.texts)
+        self.data += stream.data[start:stop]
+        self.ids += run.ids
+        self.texts += run.texts
+
+    def __len__(self) -> int:
+        return len(self.t_ns)
+
+    @overload
+    def __getitem__(self, place: int) -> StreamEvent: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[StreamEvent]: ...
+    def __getitem__(self, place: int | slice) -> StreamEvent | list[StreamEvent]:
+        rows = range(len(self))[place]
+        return self._row(rows) if isinstance(rows, int) else [self._row(row) for row in rows]
+
+    def _row(self, row: int) -> StreamEvent:
+        size = len(self.data[row])
+        return StreamEvent(
+            row, self.t_ns[row], self.read_index[row], self.roles[row], size, self.ids[row], self.texts[row]
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self[:] == other[:] if isinstance(other, Events) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Tally:
     """Takes events one by one. What it holds afterwards is read by derive.py.
 
@@ -33,9 +93,10 @@ class Tally:
     that hold the counts.
     """
 
-    def __init__(self, decode: Decode) -> None:
+    def __init__(self, decode: Decode, decode_run: DecodeRun) -> None:
         self._decode = decode
-        self.events: list[StreamEvent] = []
+        self._decode_run = decode_run
+        self.events = Events()
         self.ids: list[int] = []
         self.texts: list[str] = []
         self.reasonings: list[str] = []
@@ -58,31 +119,37 @@ class Tally:
 
     def add(self, stream: Stream) -> None:
         """Take the events of a stream."""
-        decode, ids, names = self._decode, self.ids, stream.names
-        keep, keep_text = self.events.append, self.texts.append
+        row, end = 0, len(stream.data) - _ONE_BY_ONE
+        while row < len(stream.data):
+            # The first token is always looked at alone, and so is everything in what turns out to be no run.
+            has_begun = bool(self.ids or self.texts)
+            size = max(1, min(_RUN, end - row)) if has_begun else 1
+            run = self._plain_run(stream, row, size) if size > 1 and self._is_open and not stream.names else None
+            if run is None:
+                self._add_rows(stream, row, row + size)
+            else:
+                self.events.add_tokens(stream, row, run)
+                self.ids += chain.from_iterable(run.ids)
+                self.texts += filter(None, run.texts)
+            row += size
+
+    def _plain_run(self, stream: Stream, row: int, size: int) -> PlainRun | None:
+        """Return events as a run if each of them continues the count of ids, or none has ids and each has text."""
+        run = self._decode_run(stream.data[row : row + size])
+        if run is None:
+            return None
+        if any(run.ids):
+            counts = [*accumulate(map(len, run.ids), initial=len(self.ids))][1:]
+            return run if self.ids and all(run.ids) and counts == run.running else None
+        return run if all(run.texts) else None
+
+    def _add_rows(self, stream: Stream, start: int, stop: int) -> None:
         last = len(stream.data) - 1 if stream.is_cut else -1
-        is_usual = not names
-        for row, (data, t_ns, read_index) in enumerate(zip(stream.data, stream.t_ns, stream.read_index, strict=True)):
-            decoded = decode(data)
-            found, text = decoded.ids, decoded.text
-            # The common case, spelled out: one more token event, with ids that continue the count or without ids.
-            if (
-                is_usual
-                and decoded.role is TOKEN
-                and decoded.document is None
-                and ((ids and decoded.running == len(ids) + len(found)) if found else text)
-                and not decoded.reasoning
-                and not decoded.faults
-                and row != last
-            ):
-                ids += found
-                if text:
-                    keep_text(text)
-                keep(StreamEvent(row, t_ns, read_index, TOKEN, len(data), found, text))
-                continue
-            seen = seen_as(decoded, data, names.get(row, "message"), is_terminated=row != last)
-            self.add_decoded(seen, data, t_ns, read_index)
-            is_usual = self._is_open and not names
+        for row in range(start, stop):
+            data = stream.data[row]
+            name = stream.names.get(row, "message")
+            seen = seen_as(self._decode(data), data, name, is_terminated=row != last)
+            self.add_decoded(seen, data, stream.t_ns[row], stream.read_index[row])
 
     def add_decoded(self, decoded: Decoded, data: bytes, t_ns: int, read_index: int) -> None:
         """Take an event that was read already."""
@@ -93,7 +160,7 @@ class Tally:
         if role in {TOKEN, FINAL}:
             ids = self._take_tokens(decoded)
         self.roles[role] += 1
-        self.events.append(StreamEvent(len(self.events), t_ns, read_index, role, len(data), ids, text))
+        self.events.add(t_ns, read_index, role, data, ids, text)
         if role == FINAL:
             self._take_final(decoded, data, t_ns)
         elif role == DONE:

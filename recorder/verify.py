@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks an unpacked bundle (or a store) with nothing but Python's standard library.
 
-``python3 verify.py [FOLDER] [--key KEY] [--head HEAD]``, by default on the folder that it lies in.
+``python3 verify.py [FOLDER] [--key KEY] [--revoked KEY] [--head HEAD]``, by default on the folder that it lies in.
 What must hold, each with its label:
 
  1. entries      every line of ledger.jsonl is an entry in RFC 8785 form, numbered in order
@@ -15,9 +15,10 @@ What must hold, each with its label:
  9. copies       lock, protocol, reports, notes and keys are byte for byte what was recorded
 10. imports      every imported bundle is the one that its entry names, and holds by itself
 
-Skipped, because they need Assay itself (`assay audit`): database, rows, promises, requests, gates, verdict.
-A result is VERIFIED if a key given with --key signed the newest checkpoint, else SELF_CONSISTENT: the bundle agrees
-with itself, and whoever made all of it could have made it up. Exit codes: 0 holds, 6 does not hold, 2 usage.
+Skipped, because they need Assay itself (`assay audit`): database, rows, promises, requests, gates, verdict, telemetry.
+A result is VERIFIED if a key given with --key, or a successor that it signed for, signed the newest checkpoint, and no
+--revoked key did; else SELF_CONSISTENT: it agrees with itself, and whoever made all of it could have made it up.
+Exit codes: 0 holds, 6 does not hold, 2 usage.
 Sources: RFC 8785 (JSON), RFC 6962 (tree), RFC 8032 (Ed25519), C2SP signed-note and tlog-checkpoint.
 """
 
@@ -25,34 +26,30 @@ from __future__ import annotations
 
 import argparse
 import base64
-import binascii
 import hashlib
 import json
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-SKIPPED = ("database", "rows", "promises", "requests", "gates", "verdict")
+SKIPPED = ("database", "rows", "promises", "requests", "gates", "verdict", "telemetry")
 Entry = dict[str, Any]
 Key = tuple[str, str, bytes]  # name, hash, 32 bytes
 Point = tuple[int, int, int, int]  # extended coordinates
 
+CHECKS = ("entries", "chain", "locks", "checkpoints", "head", "files", "order", "blobs", "copies", "imports")
 KEYS = {"kind", "lock", "monotonic_ns", "payload", "prev", "seq", "utc_ns"}
 OWN_FILES = {"ledger.jsonl", "manifest.json", "verify.py", "assay.sqlite", "store.lock"}
 SIDE_FILES = re.compile(r"assay\.sqlite-(wal|shm|journal)")
 CHECKPOINTED = {"campaign.locked", "load.sealed", "verdict.recorded", "report.recorded", "review.recorded"}
 CHECKPOINTED |= {"campaign.cancelled", "bundle.imported"}
 HOUSEKEEPING = {"store.recovered", "key.added"}
-HEX = re.compile(r"[0-9a-f]{64}")
-COUNT = re.compile(r"0|[1-9][0-9]{0,19}")
-SALT_BYTES = 16
-
-
-class BrokenError(ValueError):
-    """Something that cannot be read."""
+ROTATION, REVOCATION = "assay/key-rotation/v1", "assay/key-revocation/v1"
+HEX, COUNT, SALT_BYTES = re.compile(r"[0-9a-f]{64}"), re.compile(r"0|[1-9][0-9]{0,19}"), 16
 
 
 def canonical(value: object) -> str:
@@ -66,28 +63,26 @@ def canonical(value: object) -> str:
     if isinstance(value, dict):
         keys = sorted(value, key=lambda key: key.encode("utf-16-be"))
         return "{" + ",".join(f"{canonical(key)}:{canonical(value[key])}" for key in keys) + "}"
-    raise BrokenError(f"{value!r:.60} may not stand in hashed JSON")
+    raise ValueError(f"{value!r:.60} may not stand in hashed JSON")
 
 
 def read_canonical(data: bytes, where: str) -> Entry:
     """Read an object that must be in canonical form."""
-    try:
+    with suppress(ValueError, RecursionError):
         value = json.loads(data.decode("utf-8"))
         if isinstance(value, dict) and canonical(value).encode("utf-8") == data:
             return value
-    except (ValueError, RecursionError):
-        pass
-    raise BrokenError(f"{where} is not in RFC 8785 form")
+    raise ValueError(f"{where} is not in RFC 8785 form")
 
 
 def parse_entry(line: bytes, seq: int) -> Entry:
     """Read one line of the ledger."""
     entry = read_canonical(line, "the line")
     if entry.keys() != KEYS or entry["seq"] != seq or not isinstance(entry["payload"], dict):
-        raise BrokenError("no entry with this number")
+        raise ValueError("no entry with this number")
     forms = (COUNT, entry["utc_ns"]), (COUNT, entry["monotonic_ns"]), (HEX, entry["lock"] or "0" * 64)
     if not all(form.fullmatch(str(value)) for form, value in forms):
-        raise BrokenError("an entry of the wrong form")
+        raise ValueError("an entry of the wrong form")
     return entry
 
 
@@ -96,26 +91,19 @@ def sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-class Tree:
-    """A tree that grows by one line at a time."""
-
-    def __init__(self) -> None:
-        self.peaks: list[bytes] = []  # roots of the full subtrees, largest first
-        self.size = 0
-
-    def append(self, line: bytes) -> None:
-        """Add the leaf of one line."""
-        carry, size, self.size = sha256(b"\0" + line), self.size, self.size + 1
-        while size & 1:
-            carry, size = sha256(b"\1" + self.peaks.pop() + carry), size >> 1
-        self.peaks.append(carry)
-
-    def root(self) -> bytes:
-        """Return the root over all lines."""
-        root = self.peaks[-1] if self.peaks else sha256(b"")
-        for peak in reversed(self.peaks[:-1]):
+def roots_of(lines: list[bytes]) -> list[bytes]:
+    """Return the root over the first 0, 1, 2, ... lines."""
+    roots = [sha256(b"")]
+    peaks: list[bytes] = []  # roots of the full subtrees, largest first
+    for size, line in enumerate(lines, 1):
+        root = sha256(b"\0" + line)
+        for _ in range((size & -size).bit_length() - 1):
+            root = sha256(b"\1" + peaks.pop() + root)
+        peaks.append(root)
+        for peak in reversed(peaks[:-1]):
             root = sha256(b"\1" + peak + root)
-        return root
+        roots.append(root)
+    return roots
 
 
 P = 2**255 - 19
@@ -128,13 +116,11 @@ def decompress(data: bytes) -> Point | None:
     """Return the point of Ed25519 that 32 bytes name; None if there is none."""
     number = int.from_bytes(data, "little")
     y, sign = number & (2**255 - 1), number >> 255
-    if y >= P:
-        return None
     square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
     x = pow(square, (P + 3) // 8, P)
     if (x * x - square) % P:
         x = x * ROOT % P
-    if (x * x - square) % P or (x == 0 and sign):
+    if (x * x - square) % P or (x == 0 and sign) or y >= P:
         return None
     x = P - x if x & 1 != sign else x
     return (x, y, 1, x * y % P)
@@ -151,10 +137,9 @@ def add(one: Point, other: Point) -> Point:
 def times(number: int, point: Point) -> Point:
     """Return a multiple of a point."""
     result: Point = (0, 1, 1, 0)
-    while number:
-        if number & 1:
-            result = add(result, point)
-        point, number = add(point, point), number >> 1
+    for bit in f"{number:b}":
+        result = add(result, result)
+        result = add(result, point) if bit == "1" else result
     return result
 
 
@@ -163,11 +148,9 @@ BASE = decompress((4 * pow(5, P - 2, P) % P).to_bytes(32, "little")) or (0, 1, 1
 
 def is_signature(key: bytes, signature: bytes, message: bytes) -> bool:
     """Whether an Ed25519 key made this signature."""
-    if len(key) != 32 or len(signature) != 64:
-        return False
     point, r = decompress(key), decompress(signature[:32])
     s = int.from_bytes(signature[32:], "little")
-    if point is None or r is None or s >= Q:
+    if len(key) != 32 or len(signature) != 64 or point is None or r is None or s >= Q:
         return False
     k = int.from_bytes(hashlib.sha512(signature[:32] + key + message).digest(), "little") % Q
     one, other = times(s, BASE), add(r, times(k, point))
@@ -176,12 +159,9 @@ def is_signature(key: bytes, signature: bytes, message: bytes) -> bool:
 
 def b64(text: str) -> bytes:
     """Read base64 in its one form."""
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise BrokenError("broken base64") from error
+    data = base64.b64decode(text, validate=True)
     if base64.b64encode(data).decode() != text:
-        raise BrokenError("base64 that is not in its one form")
+        raise ValueError("base64 that is not in its one form")
     return data
 
 
@@ -189,63 +169,70 @@ def parse_key(text: str) -> Key:
     """Return name, hash and the 32 bytes of a verifier key ``name+hash+base64``."""
     parts = text.strip().split("+", 2)
     if len(parts) != 3:
-        raise BrokenError("no verifier key: its form is name+hash+base64")
+        raise ValueError("no verifier key: its form is name+hash+base64")
     blob = b64(parts[2])
     if len(blob) != 33 or blob[0] != 1 or sha256(parts[0].encode() + b"\n" + blob)[:4].hex() != parts[1]:
-        raise BrokenError("the verifier key does not have its hash, or is no Ed25519 key")
+        raise ValueError("the verifier key does not have its hash, or is no Ed25519 key")
     return parts[0], parts[1], blob[1:]
 
 
-def check_note(note: str, keys: list[Key]) -> tuple[str, int, bytes, Key | None]:
-    """Return origin, size, root of a signed checkpoint, and the key that signed it (None if none did)."""
+def open_note(note: str, keys: list[Key]) -> tuple[list[str], list[Key]]:
+    """Return the lines of a signed note, and those of the keys that signed it."""
     text, blank, tail = note.rpartition("\n\n")
-    lines = (text + "\n").split("\n")
-    if not blank or not tail.endswith("\n") or len(lines) != 4 or not re.fullmatch(r"0|[1-9][0-9]{0,18}", lines[1]):
-        raise BrokenError("no signed checkpoint")
-    signer: Key | None = None
+    if not blank or not tail.endswith("\n"):
+        raise ValueError("no signed note")
+    signers: list[Key] = []
     for parts in (line.split(" ") for line in tail[:-1].split("\n")):
         if len(parts) != 3 or parts[0] != "\u2014":
-            raise BrokenError("a malformed signature line")
+            raise ValueError("a malformed signature line")
         blob = b64(parts[2])
-        for name, key_hash, raw in keys:
-            if (parts[1], blob[:4].hex()) == (name, key_hash):
-                if not is_signature(raw, blob[4:], (text + "\n").encode()):
-                    raise BrokenError(f"the signature is not of the key {key_hash}")
-                signer = (name, key_hash, raw)
-    root = b64(lines[2])
-    if len(root) != 32:
-        raise BrokenError("a root that is no hash")
-    return lines[0], int(lines[1]), root, signer
+        for key in keys:
+            if (parts[1], blob[:4].hex()) == key[:2]:
+                if not is_signature(key[2], blob[4:], (text + "\n").encode()):
+                    raise ValueError(f"the signature is not of the key {key[1]}")
+                signers.append(key)
+    return text.split("\n"), signers
+
+
+def parse_rotations(notes: list[str], key: Key) -> list[tuple[bytes, bytes]]:
+    """Return keys and their successors from statements that both signed; the last one names this key."""
+    found = []
+    for note in notes:
+        old, new = (parse_key(line) for line in [*note.split("\n"), "", ""][1:3])
+        lines, signers = open_note(note, [old, new])
+        if lines[0] != ROTATION or len(lines) != 3 or len({one[2] for one in signers}) != 2:
+            raise ValueError("no key rotation that the old and the new key signed")
+        found.append((old[2], new[2]))
+    if found and found[-1][1] != key[2]:
+        raise ValueError("the rotations do not lead to this key")
+    return found
+
+
+def parse_revoked(text: str) -> bytes:
+    """Return the key that a revocation ends (its signature may lack, but not be wrong), or a key given as such."""
+    lines = [*text.split("\n"), ""]
+    key = parse_key(lines[1] if lines[0] == REVOCATION else text)
+    if lines[0] == REVOCATION and "\n\n" in text and not open_note(text, [key])[1]:
+        raise ValueError("the key revocation is not signed by the key that it revokes")
+    return key[2]
 
 
 class Verifier:
     """One run over one folder."""
 
-    def __init__(self, folder: Path, trusted: list[bytes], head: str | None) -> None:
-        self.folder, self.trusted, self.head = folder, trusted, head
+    def __init__(self, folder: Path, trusted: list[bytes], head: str | None, revoked: Iterable[bytes] = ()) -> None:
+        self.folder, self.trusted, self.head, self.revoked = folder, trusted, head, set(revoked)
         self.findings: list[dict[str, Any]] = []
         self.open_points: list[str] = []
-        self.check = ""
         self.entries: list[Entry] = []
         self.lines: list[bytes] = []
         self.manifest: dict[str, Any] = {}
         self.left_out: set[str] = set()
-        self.trust, self.found_head = "SELF_CONSISTENT", ""
+        self.trust, self.found_head, self.check = "SELF_CONSISTENT", "", ""
 
     def run(self) -> None:
         """Run every check; behind an entry that cannot be read nothing could be told from forgery."""
-        for self.check in (
-            "entries",
-            "chain",
-            "locks",
-            "checkpoints",
-            "head",
-            "files",
-            "order",
-            "blobs",
-            "copies",
-            "imports",
-        ):
+        for self.check in CHECKS:
             try:
                 getattr(self, f"_check_{self.check}")()
             except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
@@ -255,15 +242,15 @@ class Verifier:
         self.trust = "SELF_CONSISTENT" if self.findings else self.trust
 
     def _find(self, place: str, message: str, expected: object = None, found: object = None) -> None:
-        one = {"check": self.check, "place": place, "message": message, "expected": expected, "found": found}
-        self.findings.append(one)
+        where = {"check": self.check, "place": place}
+        self.findings.append({**where, "message": message, "expected": expected, "found": found})
 
     def _blobs(self) -> Iterator[tuple[Entry, Entry, str]]:
         """Yield each blob that an entry names, with that entry and the name of its file."""
         for entry in self.entries:
             for item in entry["payload"].get("blobs", []):
                 if not HEX.fullmatch(item["sha256"]):
-                    raise BrokenError(f"ledger entry {entry['seq']} names a blob in the wrong form")
+                    raise ValueError(f"ledger entry {entry['seq']} names a blob in the wrong form")
                 yield entry, item, f"blobs/sha256/{item['sha256'][:2]}/{item['sha256'][2:]}"
 
     def _imports(self) -> tuple[str, ...]:
@@ -296,23 +283,23 @@ class Verifier:
             self.manifest = read_canonical((self.folder / "manifest.json").read_bytes(), "manifest.json")
             self.left_out = set(self.manifest["left_out"])
         *self.lines, torn = (self.folder / "ledger.jsonl").read_bytes().split(b"\n")
+        self.roots = roots_of(self.lines)
         if torn or not self.lines:
             self._find(f"ledger entry {len(self.lines)}", "the last line is not whole")
         for seq, line in enumerate(self.lines):
             try:
                 self.entries.append(parse_entry(line, seq))
-            except BrokenError as error:
+            except ValueError as error:
                 self._find(f"ledger entry {seq}", str(error))
                 return
         if self.lines and self.entries[0]["kind"] != "store.created":
             self._find("ledger entry 0: kind", "another entry comes first", "store.created", self.entries[0]["kind"])
 
     def _check_chain(self) -> None:  # (2)
-        prev = "0" * 64
-        for entry, line in zip(self.entries, self.lines, strict=True):
+        for entry, before in zip(self.entries, [None, *self.lines], strict=False):
+            prev = "0" * 64 if before is None else sha256(before).hex()
             if entry["prev"] != prev:
                 self._find(f"ledger entry {entry['seq']}: prev", "not the line before it", prev, entry["prev"])
-            prev = sha256(line).hex()
 
     def _check_locks(self) -> None:  # (3)
         locks: dict[str, str] = {}
@@ -324,51 +311,57 @@ class Verifier:
                 self._find(f"ledger entry {entry['seq']}: lock", "wrong lock", expected, entry["lock"])
 
     def _check_checkpoints(self) -> None:  # (4)
-        tree, keys, due = Tree(), [], None
-        newest: tuple[int, Key] | None = None
-        for entry, line in zip(self.entries, self.lines, strict=True):
+        newest, key, keys, rotations, due = 0, ("", "", b""), [], [], None
+        for entry in self.entries:
             place, kind = f"ledger entry {entry['seq']} ({entry['kind']})", entry["kind"]
             if kind == "key.added":
                 keys.append(parse_key(entry["payload"]["verifier_key"]))
+                try:
+                    rotations += parse_rotations(entry["payload"].get("rotations", []), keys[-1])
+                except ValueError as error:
+                    self._find(f"{place}: payload.rotations", str(error))
             elif kind == "checkpoint.signed":
-                key = self._signer_of(entry, place, keys, tree.root())
-                newest, due = ((entry["seq"], key) if key else newest), None
+                newest, key = self._signer_of(entry, place, keys) or (newest, key)
             elif due is not None and kind not in HOUSEKEEPING:
                 self._find(due, "no checkpoint follows this entry", None, place)
             due = place if kind in CHECKPOINTED else due if kind in HOUSEKEEPING else None
-            tree.append(line)
-        self.trust = "VERIFIED" if newest is not None and newest[1][2] in self.trusted else self.trust
-        if self.trust != "VERIFIED":
-            self.open_points.append("no trusted key (--key) signed the newest checkpoint: all of it could be made up")
-        rest = len(self.entries) - (newest[0] if newest else 0)
-        self.open_points.append(f"the last {rest} entries are under no signature")
+        self._set_trust(key, rotations)
+        self.open_points.append(f"the last {len(self.entries) - newest} entries are under no signature")
 
-    def _signer_of(self, entry: Entry, place: str, keys: list[Key], root: bytes) -> Key | None:
-        """Return the key that signed a checkpoint that holds."""
-        payload, origin = entry["payload"], self.entries[0]["payload"]["origin"]
+    def _set_trust(self, key: Key, rotations: list[tuple[bytes, bytes]]) -> None:
+        trusted = set(self.trusted) - self.revoked
+        for _ in rotations:
+            trusted |= {new for old, new in rotations if old in trusted} - self.revoked
+        self.trust = "VERIFIED" if key[2] in trusted else self.trust
+        if key[2] in self.revoked:
+            self.open_points.append(f"the key {key[1]} that signed the newest checkpoint was revoked")
+        elif key[2] not in trusted:
+            self.open_points.append("no trusted key (--key) signed the newest checkpoint: all of it could be made up")
+        elif key[2] not in self.trusted:
+            self.open_points.append(f"the key {key[1]} is trusted as the successor of a trusted one")
+
+    def _signer_of(self, entry: Entry, place: str, keys: list[Key]) -> tuple[int, Key] | None:
+        """Return the size of a checkpoint that holds, and the key that signed it."""
+        payload, size, root = entry["payload"], entry["seq"], self.roots[entry["seq"]]
+        origin = self.entries[0]["payload"]["origin"]
         try:
-            found = check_note(payload["note"], keys)
-        except BrokenError as error:
+            found, signers = open_note(payload["note"], keys)
+        except ValueError as error:
             self._find(f"{place}: payload.note", str(error))
             return None
-        if found[:3] != (origin, entry["seq"], root) or (payload["size"], payload["root"]) != (
-            entry["seq"],
-            root.hex(),
-        ):
-            self._find(place, "the checkpoint is not of this ledger", root.hex(), found[2].hex())
-        elif found[3] is None or (found[3][0], found[3][1]) != (origin, payload["key_hash"]):
+        expected = [origin, str(size), base64.b64encode(root).decode()]
+        if (found, payload["size"], payload["root"]) != (expected, size, root.hex()):
+            self._find(place, "the checkpoint is not of this ledger", expected, found)
+        elif not signers or signers[-1][:2] != (origin, payload["key_hash"]):
             self._find(f"{place}: payload.note", "no recorded key of this store signed it", payload["key_hash"])
         else:
-            return found[3]
+            return size, signers[-1]
         return None
 
     def _check_head(self) -> None:  # (5)
-        tree, pinned = Tree(), ""
         size, _, root = (self.head or "-1:").partition(":")
-        for line in self.lines:
-            tree.append(line)
-            pinned = tree.root().hex() if tree.size == int(size) else pinned
-        self.found_head = f"{tree.size}:{tree.root().hex()}"
+        pinned = self.roots[int(size)].hex() if int(size) < len(self.roots) else ""
+        self.found_head = f"{len(self.lines)}:{self.roots[-1].hex()}"
         if self.manifest:
             found = f"{self.manifest['entries']}:{self.manifest['root']}"
             if (self.found_head, self.entries[0]["payload"]["origin"]) != (found, self.manifest["store"]):
@@ -429,14 +422,11 @@ class Verifier:
         for entry, item, name in self._blobs():
             if item["sha256"] in self.left_out or not (self.folder / name).is_file():
                 continue  # named by check 6
-            digest, size = hashlib.sha256(), 0
             with (self.folder / name).open("rb") as file:
-                while piece := file.read(1 << 20):
-                    digest.update(piece)
-                    size += len(piece)
-            if (digest.hexdigest(), size - SALT_BYTES) != (item["sha256"], item["bytes"]):
+                digest, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell() - SALT_BYTES
+            if (digest, size) != (item["sha256"], item["bytes"]):
                 place = f"{name} (ledger entry {entry['seq']}: {item['name']})"
-                self._find(place, "the bytes of the blob changed", item["sha256"], digest.hexdigest())
+                self._find(place, "the bytes of the blob changed", item["sha256"], digest)
 
     def _check_copies(self) -> None:  # (9)
         own = [item for item in self.manifest.get("files", []) if item["name"] in OWN_FILES]
@@ -460,13 +450,11 @@ class Verifier:
             name, head = f"imports/{payload['name']}", f"{payload['entries']}:{payload['root']}"
             if payload["manifest_sha256"] in self.left_out:
                 continue
-            inner = Verifier(self.folder / name, self.trusted, head)
+            inner = Verifier(self.folder / name, self.trusted, head, self.revoked)
             inner.run()
-            found = sha256((self.folder / name / "manifest.json").read_bytes()).hex()
-            if found != payload["manifest_sha256"]:
-                self._find(
-                    f"{name}/manifest.json", "not the manifest that was imported", payload["manifest_sha256"], found
-                )
+            found, wanted = (self.folder / name / "manifest.json").read_bytes(), payload["manifest_sha256"]
+            if sha256(found).hex() != wanted:
+                self._find(f"{name}/manifest.json", "not the manifest that was imported", wanted, sha256(found).hex())
             self.findings += [{**one, "check": "imports", "place": f"{name}: {one['place']}"} for one in inner.findings]
 
 
@@ -475,16 +463,19 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Check an unpacked Assay bundle with the standard library alone.")
     parser.add_argument("folder", nargs="?", default=Path(__file__).absolute().parent, type=Path)
     parser.add_argument("--key", action="append", default=[], help="trusted public key, or a file with one")
+    parser.add_argument("--revoked", action="append", default=[], help="key not to trust, or a file that revokes it")
     parser.add_argument("--head", help="head that the ledger must continue, <entries>:<root in hex>")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     chosen = parser.parse_args(arguments)
     if chosen.head is not None and not re.fullmatch(r"(0|[1-9][0-9]{0,15}):[0-9a-f]{64}", chosen.head):
         parser.error("--head has the form <entries>:<root in hex>")
-    texts = [Path(key).read_text("ascii", "replace") if Path(key[:999]).is_file() else key for key in chosen.key]
+    given = [*chosen.key, *chosen.revoked]
+    read = [Path(one).read_text("utf-8", "replace") if Path(one[:255]).is_file() else one for one in given]
     try:
-        verifier = Verifier(chosen.folder, [parse_key(text)[2] for text in texts], chosen.head)
-    except BrokenError as error:
-        parser.error(f"--key: {error}")
+        trusted = [parse_key(text)[2] for text in read[: len(chosen.key)]]
+        verifier = Verifier(chosen.folder, trusted, chosen.head, map(parse_revoked, read[len(chosen.key) :]))
+    except ValueError as error:
+        parser.error(f"--key or --revoked: {error}")
     verifier.run()
     result = {"is_sound": not verifier.findings, "trust": verifier.trust, "head": verifier.found_head}
     result |= {"findings": verifier.findings, "skipped": list(SKIPPED), "open_points": verifier.open_points}

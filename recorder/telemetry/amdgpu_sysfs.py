@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
-from recorder.telemetry.gpu_metrics import QUANTITIES, decode
+from recorder.telemetry.gpu_metrics import RAW_PREFIX, decode, fields_of
 from recorder.telemetry.provider import DeviceLostError, IntegerFile, probe_files, read_file, readings_of
 from recorder.telemetry.reader import Reader, integer_of, reason_of, table_of, text_of
 from recorder.telemetry.sample import DeviceIdentity, Domain, FieldSpec, Kind, ProbeReport, RawRead, Reading
@@ -114,7 +114,7 @@ class AmdgpuSysfsProvider:
     def raws(self) -> Iterable[RawRead]:
         """Return the bytes of the table that the last ``read`` decoded."""
         data = self._last_metrics
-        return () if data is None else (RawRead(f"gpu_metrics@{self._bdf}", data),)
+        return () if data is None else (RawRead(f"{RAW_PREFIX}{self._bdf}", data),)
 
     def close(self) -> None:
         """Close the files."""
@@ -154,7 +154,7 @@ class AmdgpuSysfsProvider:
     def _probe_metrics(self, refused: dict[str, str]) -> Mapping[str, FieldSpec]:
         """Return the fields of the metrics table that have a value now; bytes of an unknown table are still kept."""
         path = f"{self._device}/gpu_metrics"
-        key = f"gpu_metrics@{self._bdf}"
+        key = f"{RAW_PREFIX}{self._bdf}"
         try:
             metrics = decode(self._reader.read_once(path))
         except OSError as error:
@@ -165,19 +165,11 @@ class AmdgpuSysfsProvider:
             refused[key] = f"{path}: {metrics.problem}"
             return {}
         usable = {}
-        for quantity in QUANTITIES[metrics.revision]:
-            if metrics.values[quantity.name] is None:
-                refused[f"{quantity.name}@{self._bdf}"] = f"{path}: the driver says that it is not supported"
-                continue
-            usable[quantity.name] = FieldSpec(
-                name=quantity.name,
-                unit=quantity.unit,
-                kind=quantity.kind,
-                domain=quantity.domain,
-                source=f"{path} v{metrics.revision[0]}.{metrics.revision[1]} {quantity.member}",
-                instance=self._bdf,
-                resolution=quantity.scale if quantity.scale > 1 else None,
-            )
+        for name, spec in fields_of(metrics.revision, path, self._bdf).items():
+            if metrics.values[name] is None:
+                refused[spec.key] = f"{path}: the driver says that it is not supported"
+            else:
+                usable[name] = spec
         return usable
 
     def _read_metrics(self) -> Mapping[str, int | None]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
-from recorder.telemetry.sample import Domain, Kind
+from recorder.telemetry.sample import Domain, FieldSpec, Kind
 
 HEADER_BYTES: Final = 4
 _SIZES: Final = {"u8": 1, "u16": 2, "u32": 4, "u64": 8}
@@ -142,6 +142,10 @@ QUANTITIES: Final[Mapping[tuple[int, int], tuple[Quantity, ...]]] = {
     ),
     (3, 0): _V3,
 }
+RAW_PREFIX: Final = "gpu_metrics@"
+"""Begins the name under which the bytes of a table are kept with a sample; behind it stands the device."""
+DECODED: Final = frozenset(quantity.name for quantities in QUANTITIES.values() for quantity in quantities)
+"""Names of all fields that come from such a table, and from nothing else."""
 FILTERED: Final = frozenset(quantity.name for quantity in _V3 if quantity.kind == "gauge")
 """Names whose values of v3.0 the firmware filters with the time constant ``smu_filter_time_us``."""
 
@@ -157,6 +161,22 @@ class Metrics:
     revision: tuple[int, int] | None
     values: Mapping[str, int | None]
     problem: str | None = None
+
+
+def fields_of(revision: tuple[int, int], path: str, instance: str) -> Mapping[str, FieldSpec]:
+    """Return the fields of a revision by name, for the table of one device that is read from this path."""
+    return {
+        quantity.name: FieldSpec(
+            name=quantity.name,
+            unit=quantity.unit,
+            kind=quantity.kind,
+            domain=quantity.domain,
+            source=f"{path} v{revision[0]}.{revision[1]} {quantity.member}",
+            instance=instance,
+            resolution=quantity.scale if quantity.scale > 1 else None,
+        )
+        for quantity in QUANTITIES[revision]
+    }
 
 
 @cache

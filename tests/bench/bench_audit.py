@@ -63,9 +63,20 @@ def fill_with_blobs(root: Path, total: int, size: int) -> None:
             campaign.record_receipt("bench", {"files": len(attachments)}, attachments)
 
 
-def fill_with_streams(root: Path, total: int, tokens: int) -> None:
+def streamed(driver: ModuleType, tokens: int, pad: int) -> list[tuple[int, bytes]]:
+    """The reads of a streamed answer, each event with so many bytes beside what is read of it."""
+    reads: list[tuple[int, bytes]] = driver.completion_reads(ids=tuple(range(tokens)), step_ns=1_000_000)
+    padding = b', "pad": "' + b"x" * pad + b'"}\n\n'
+    for row, (t_ns, data) in enumerate(reads[1:-1] if pad else (), start=1):
+        event = data.partition(b"\r\n")[2].removesuffix(b"}\n\n\r\n")
+        reads[row] = (t_ns, driver.chunk(event + padding))
+    return reads
+
+
+def fill_with_streams(root: Path, total: int, tokens: int, pad: int) -> None:
     """Record loads whose measured request streamed this many tokens, until the blobs hold this many bytes."""
     driver = synthetic()
+    reads = streamed(driver, tokens, pad)
     with driver.open_store(root) as store:
         while total > 0:
             campaign = store.begin_campaign(**driver.lock_parts())
@@ -80,7 +91,6 @@ def fill_with_streams(root: Path, total: int, tokens: int) -> None:
                     is_warmup=False,
                     request=driver.http_request("/completion", driver.REQUESTS["requests/tiny.json"]),
                 )
-                reads = driver.completion_reads(ids=tuple(range(tokens)), step_ns=1_000_000)
                 driver.play(sink, reads, 10**9)
                 total -= sum(len(data) for _, data in reads)
                 load.seal(state="COMPLETE", reason=None)
@@ -112,6 +122,7 @@ def main() -> None:
     parser.add_argument("--gb", type=float, default=1.0)
     parser.add_argument("--blob-kb", type=int, default=2500)
     parser.add_argument("--tokens", type=int, default=100_000, help="tokens of each stream")
+    parser.add_argument("--pad", type=int, default=180, help="bytes that each event carries beside what is read of it")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where the store is made  [default: the temporary folder]")
     chosen = parser.parse_args()
@@ -122,7 +133,7 @@ def main() -> None:
         if chosen.what == "hashes":
             fill_with_blobs(root, total, chosen.blob_kb * 1000)
         else:
-            fill_with_streams(root, total, chosen.tokens)
+            fill_with_streams(root, total, chosen.tokens, chosen.pad)
         filled = time.perf_counter() - start
         files = [path for path in (root / "blobs").rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)

@@ -16,12 +16,11 @@ from engine.build import (
     EngineBuild,
     build_engine,
     copy_build,
-    hash_sources,
     installed_build,
     open_build,
-    source_folder,
 )
 from engine.cache import cache_folder
+from engine.source_tree import hash_sources, source_folder
 from engine.toolchain import find_toolchain
 from engine.worker import EngineWorker
 from protocols.errors import EngineError

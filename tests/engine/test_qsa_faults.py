@@ -15,7 +15,8 @@ from fault_blocks import strip_fault_blocks
 from qsa_history import play
 from qsa_library import Library
 
-from engine.build import QSA_SUITES, EngineBuild, installed_build, source_folder
+from engine.build import QSA_SUITES, EngineBuild, installed_build
+from engine.source_tree import source_folder
 from engine.toolchain import find_toolchain
 from protocols.errors import EngineError
 

@@ -97,7 +97,7 @@ def test_a_fresh_campaign_audits_with_everything_held(finished: Any) -> None:
     assert not audit["is_partial"]
     assert audit["trust"] == "VERIFIED"
     assert {check["state"] for check in audit["checks"]} == {"held"}
-    assert [check["number"] for check in audit["checks"]] == list(range(1, 20))
+    assert [check["number"] for check in audit["checks"]] == list(range(1, 21))
 
 
 def test_two_equal_engines_pass_with_two_blocks(world: Any) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Iterable
 
+from recorder.derive import DerivedRequest, derive_request
 from recorder.wire import Wire, WireWriter, read_wire
 
 REQUEST = b'POST /completion HTTP/1.1\r\nHost: h\r\n\r\n{"n_predict":3}'
@@ -118,3 +119,19 @@ def text_chunk(text: str, *, finish: str | None = None, **more: object) -> bytes
 
 
 DONE = b"data: [DONE]\n\n"
+
+
+def native(events, **options) -> DerivedRequest:
+    return derive_request(exchange(events, **options), "native")
+
+
+def openai(events, **options) -> DerivedRequest:
+    return derive_request(exchange(events, **options), "openai")
+
+
+def codes(request: DerivedRequest) -> set[str]:
+    return {flag.code for flag in request.flags}
+
+
+def flag(request: DerivedRequest, code: str) -> tuple[int | None, int | None]:
+    return next((one.expected, one.found) for one in request.flags if one.code == code)

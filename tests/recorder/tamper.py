@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from tamper_database import DatabaseFaults
+from tamper_tree import Change, Files, dump, read_tree, restore
 
 from protocols.canonical import canonical_bytes, sha256_hex
 from recorder.blobs import salted
@@ -24,65 +25,17 @@ from recorder.checkpoint import Checkpoint, sign_checkpoint
 from recorder.keys import Signer
 from recorder.ledger import FIRST_PREV, Entry, parse_entry
 from recorder.merkle import leaf_hash, root_of
-from recorder.tables import DERIVED
 
-Files = dict[str, bytes]
 THIEF = Signer(name="tester", seed=b"\x07" * 32)
 NO_EVIDENCE = ("store.lock",)
+__all__ = ["Change", "Tamper", "changes", "dump", "read_tree", "rebuild", "restore"]
 
 
-class Change(NamedTuple):
-    """One fault. ``words`` are texts of which one must stand in the place or message of a finding.
-
-    ``is_forged`` says that the forger also makes the database anew: see `rebuild`.
-    """
-
-    kind: str
-    words: tuple[str, ...]
-    apply: Callable[[Path], object]
-    is_forged: bool = False
-
-
-def read_tree(root: Path) -> Files:
-    """Return every file of a store by name."""
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-
-
-def restore(root: Path, pristine: Files) -> None:
-    """Undo whatever was done to a copy."""
-    for path in sorted(root.rglob("*"), reverse=True):
-        name = path.relative_to(root).as_posix()
-        if path.is_symlink() or (name not in pristine and not path.is_dir()):
-            path.unlink()
-        elif path.is_dir() and (name in pristine or not any(other.startswith(f"{name}/") for other in pristine)):
-            shutil.rmtree(path)
-    for name, data in pristine.items():
-        path = root / name
-        if not path.is_file() or path.read_bytes() != data:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            path.write_bytes(data)
-
-
-def dump(database: bytes, folder: Path) -> str:
-    """Return everything that a database file says, as text; the error where it cannot be read."""
-    path = folder / "dump.sqlite"
-    path.write_bytes(database)
-    connection = sqlite3.connect(path)
-    try:
-        pragmas = [connection.execute(f"PRAGMA {name}").fetchall() for name in ("application_id", "user_version")]
-        return repr(pragmas) + "\n".join(connection.iterdump())
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        connection.close()
-
-
-class Tamper:
+class Tamper(DatabaseFaults):
     """Knows one pristine store, and makes changes of it."""
 
     def __init__(self, pristine: Files, dice: random.Random) -> None:
-        self.pristine, self.dice = pristine, dice
+        super().__init__(pristine, dice)
         self.lines = pristine["ledger.jsonl"].splitlines()
         self.entries = [parse_entry(line, seq=seq) for seq, line in enumerate(self.lines)]
         self.blobs = [name for name in pristine if name.startswith("blobs/")]
@@ -446,83 +399,6 @@ class Tamper:
             (root / "ledger.jsonl").write_bytes(b"".join(line + b"\n" for line in kept))
 
         return Change(f"go back: to {size}", ("ledger.jsonl",), apply, is_forged=True)
-
-    # --- the database ----------------------------------------------------------------------------------------------
-
-    def _table(self) -> tuple[Any, str]:
-        path = Path(self._scratch) / "scratch.sqlite"
-        path.write_bytes(self.pristine["assay.sqlite"])
-        connection = sqlite3.connect(path)
-        counts = {table: connection.execute(f"SELECT count(*) FROM {table.name}").fetchone()[0] for table in DERIVED}
-        connection.close()
-        table = self.dice.choice([table for table, count in counts.items() if count])
-        offset = self.dice.randrange(counts[table])
-        return table, f"LIMIT 1 OFFSET {offset}"
-
-    _scratch = "/dev/shm" if os.access("/dev/shm", os.W_OK) else "."
-
-    def _sql(self, kind: str, word: str, *statements: tuple[str, tuple[Any, ...]]) -> Change:
-        def apply(root: Path) -> None:
-            connection = sqlite3.connect(root / "assay.sqlite", isolation_level=None)
-            connection.execute("PRAGMA ignore_check_constraints = ON")
-            for sql, values in statements:
-                connection.execute(sql, values)
-            connection.close()
-
-        return Change(kind, (word, "assay.sqlite"), apply)
-
-    def _row(self) -> tuple[Any, dict[str, Any], str, tuple[Any, ...]]:
-        table, where = self._table()
-        path = Path(self._scratch) / "scratch.sqlite"
-        connection = sqlite3.connect(path)
-        row = connection.execute(f"SELECT * FROM {table.name} {where}").fetchone()
-        connection.close()
-        values = dict(zip([column.name for column in table.columns], row, strict=True))
-        keys = [column.name for column in table.primary_key.columns]
-        return table, values, " AND ".join(f"{key} = ?" for key in keys), tuple(values[key] for key in keys)
-
-    def edit_a_row(self) -> Change:
-        table, values, where, keys = self._row()
-        column = self.dice.choice([name for name in values if name not in {"entry_seq", "seq"}])
-        old = values[column]
-        new: Any = f"{old or ''}x"
-        if isinstance(old, bytes):
-            new = old + b"x"
-        elif isinstance(old, int | float) or str(table.c[column].type) not in {"TEXT", "BLOB"}:
-            new = (old or 0) + 1
-        sql = f"UPDATE OR REPLACE {table.name} SET {column} = ? WHERE {where}"
-        return self._sql(f"edit row: {table.name}.{column}", table.name, (sql, (new, *keys)))
-
-    def remove_a_row(self) -> Change:
-        table, _, where, keys = self._row()
-        return self._sql(f"delete row: {table.name}", table.name, (f"DELETE FROM {table.name} WHERE {where}", keys))
-
-    def repeat_a_row(self) -> Change:
-        table, values, _, _ = self._row()
-        key = [column.name for column in table.primary_key.columns][-1]
-        changed = values | {key: values[key] + 1000 if isinstance(values[key], int) else f"{values[key]}x"}
-        sql = f"INSERT INTO {table.name} VALUES ({', '.join('?' * len(changed))})"
-        return self._sql(f"insert row: {table.name}", table.name, (sql, tuple(changed.values())))
-
-    def change_the_schema(self) -> Change:
-        table = self.dice.choice(DERIVED).name
-        statements = (
-            f"DROP TABLE {table}",
-            f"ALTER TABLE {table} ADD COLUMN more TEXT",
-            "CREATE TABLE more (x)",
-            f"CREATE TRIGGER t AFTER INSERT ON {table} BEGIN SELECT 1; END",
-            "PRAGMA user_version = 7",
-            "PRAGMA application_id = 7",
-            "UPDATE alembic_version SET version_num = 'x'",
-        )
-        sql = self.dice.choice(statements)
-        return self._sql(f"schema: {sql}", "assay.sqlite", (sql, ()))
-
-    def flip_database(self) -> Change:
-        data = bytearray(self.pristine["assay.sqlite"])
-        data[self.dice.randrange(len(data))] ^= 1 << self.dice.randrange(8)
-        made = bytes(data)
-        return Change("flip: assay.sqlite", ("assay.sqlite",), lambda root: (root / "assay.sqlite").write_bytes(made))
 
 
 def rebuild(root: Path) -> None:

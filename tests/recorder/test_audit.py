@@ -29,7 +29,7 @@ def test_a_whole_store_has_no_findings_and_is_not_partial(store_root: Path):
     assert result.findings == ()
     assert not result.is_partial
     assert result.is_sound
-    assert [check.state for check in result.checks] == ["held"] * 19
+    assert [check.state for check in result.checks] == ["held"] * 20
     assert result.counts["loads"] == 4
     assert result.counts["requests"] == 12
     assert result.counts["gates"] == 6

@@ -1,7 +1,7 @@
 """Each fast way of reading a stream, switched off: the answers stay the same, to the last field.
 
-Fast ways: an HTTP message at once, a body of one-line events by one pattern, a typed decode of token events, and the
-spelled-out common case of the tally.
+Fast ways: an HTTP message at once, a body of one-line events by one pattern, a typed decode of token events, and runs
+of plain token events taken at once.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ def slowly(wire: Wire, kind: str) -> DerivedRequest:
         mock.patch.object(sse, "_plain_stream", return_value=None),
         mock.patch.object(stream_events, "_native", refuse),
         mock.patch.object(stream_events, "_chunk", refuse),
-        # The common case asks for this very object; an equal one is never it.
-        mock.patch.object(stream_tally, "TOKEN", str(b"token", "ascii")),
+        mock.patch.object(stream_tally.Tally, "_plain_run", return_value=None),
     ):
         return derive_request(wire, kind)
 
@@ -142,10 +141,12 @@ def streams(draw: st.DrawFn) -> tuple[Wire, str]:
     return read_wire(S.record(reads)), kind
 
 
-@given(streams())
-def test_with_every_fast_way_off_a_request_is_the_same(stream: tuple[Wire, str]) -> None:
+@given(streams(), st.sampled_from([2, 3, 1000]), st.sampled_from([1, 2, 4]))
+def test_with_every_fast_way_off_a_request_is_the_same(stream: tuple[Wire, str], run: int, alone: int) -> None:
     wire, kind = stream
-    assert slowly(wire, kind) == derive_request(wire, kind)
+    with mock.patch.object(stream_tally, "_RUN", run), mock.patch.object(stream_tally, "_ONE_BY_ONE", alone):
+        found = derive_request(wire, kind)
+    assert slowly(wire, kind) == found
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.wire")), ids=lambda path: path.stem)
@@ -167,6 +168,7 @@ def test_the_fast_ways_are_taken_by_a_plain_stream() -> None:
         derive_request(wire, "native")
     assert slow.call_count == 1, "the final event alone"
     added = stream_tally.Tally.add_decoded
+    wire = S.exchange([(number, S.token(number, "a", number)) for number in range(1, 40)] + [(40, S.final(39))])
     with mock.patch.object(stream_tally.Tally, "add_decoded", autospec=True, side_effect=added) as long:
         derive_request(wire, "native")
-    assert long.call_count == 2, "the first token and the final event"
+    assert long.call_count == 5, "the first token and the last four events"

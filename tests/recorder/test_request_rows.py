@@ -73,7 +73,7 @@ def test_rows_of_any_bytes_can_be_derived_and_inserted(engine: Engine, reads: li
     with engine.connect() as connection:
         for name, found in rows.items():
             if found:
-                connection.execute(insert(metadata.tables[name]), found)
+                connection.execute(insert(metadata.tables[name]), [*found])
         connection.rollback()
 
 
