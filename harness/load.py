@@ -12,7 +12,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -162,7 +162,7 @@ class _Load:
     def _compare_mapping(self, process: EngineProcess, name: str) -> None:
         """Hash what the process mapped, keep the list, and compare it with the lock and with earlier loads."""
         mapped = mapped_files(process.pid)
-        script = _script(self._arm)
+        script = script_of(self._arm.resolved.argv)
         if script is not None:
             mapped = (*mapped, script)
         listed = [asdict(file) for file in mapped]
@@ -210,9 +210,9 @@ class _Load:
             raise LoadBroken("PARTIAL", reason) from failed
 
 
-def _script(arm: PreparedArm) -> FileIdentity | None:
+def script_of(argv: Sequence[str]) -> FileIdentity | None:
     """Return the identity of an engine that is a script: its interpreter is mapped, the script itself is only read."""
-    path = Path(arm.resolved.argv[0])
+    path = Path(argv[0])
     with path.open("rb") as file:
         is_script = file.read(2) == b"#!"
     return identify_file(path) if is_script else None

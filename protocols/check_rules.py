@@ -5,8 +5,8 @@ Pure: the recorder judges with it, and an audit judges again from the recorded b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +21,19 @@ from protocols.check_schema import (
     SequenceCopyCheck,
     StateRoundTripCheck,
 )
+from protocols.checks.base import CheckBase, CheckOutcome
+from protocols.checks.capacity import CapacityCheck, judge_capacity
+from protocols.checks.images_in_history import ImagesInHistoryCheck, judge_images_in_history
+from protocols.checks.mapping_grid import MappingGridCheck, judge_mapping_grid
+from protocols.checks.operation_cost import OperationCostCheck, judge_operation_cost
+from protocols.checks.operator_boundaries import OperatorBoundariesCheck, judge_operator_boundaries
+from protocols.checks.restart import RestartCheck, judge_restart
+from protocols.checks.served_recall import ServedRecallCheck, judge_served_recall
+from protocols.checks.stored_reference import StoredReferenceCheck, judge_stored_reference
 from protocols.comparators import Comparison, compare_logits
 from protocols.errors import EvidenceError
-from protocols.gate_view import some_of
 from protocols.measurements import Block, CheckObservation
-
-CheckStatus = Literal["PASS", "FAIL", "NOT_RUN"]
-
-
-class CheckOutcome(NamedTuple):
-    """What a check shows of an arm."""
-
-    status: CheckStatus
-    reason: str
-    inputs: dict[str, JsonValue]
+from protocols.results import some_of
 
 
 class Reply(NamedTuple):
@@ -89,9 +88,7 @@ def judge_check(check: Check, observation: CheckObservation | None) -> CheckOutc
         return CheckOutcome("NOT_RUN", f"The check was not run: {observation.reason}.", {})
     if observation.state == "FAILED":
         return CheckOutcome("FAIL", f"The engine did not carry the check out: {observation.reason}.", {})
-    if isinstance(check, RecallCheck):
-        return _judge_recall(check, observation.facts)
-    return _judge_steps(check, observation)
+    return _JUDGES[type(check)](check, observation)
 
 
 def _judge_steps(check: LogitsCheck, observation: CheckObservation) -> CheckOutcome:
@@ -128,8 +125,9 @@ def _logits(block: Block) -> NDArray[np.float32]:
     return np.frombuffer(block.data, "<f4").reshape(block.rows, block.columns)
 
 
-def _judge_recall(check: RecallCheck, facts: Mapping[str, JsonValue]) -> CheckOutcome:
+def _judge_recall(check: RecallCheck, observation: CheckObservation) -> CheckOutcome:
     """Count the codes that came back; a reply with another conversation's code is named apart."""
+    facts = observation.facts
     wanted = check.conversations * check.secrets
     replies = _replies(facts, wanted)
     lost = [one.name for one in replies if one.found != one.expected]
@@ -200,3 +198,17 @@ def _attribute(found: Mapping[Pair, Comparison]) -> str:
             "layout; the failure stands."
         )
     return "At equal layout the content of the other conversation changes the logits: it reaches this conversation."
+
+
+_JUDGES: Final[Mapping[type[CheckBase], Callable[[Any, CheckObservation], CheckOutcome]]] = {
+    **dict.fromkeys((DeterminismCheck, StateRoundTripCheck, SequenceCopyCheck, ForeignContentCheck), _judge_steps),
+    RecallCheck: _judge_recall,
+    OperatorBoundariesCheck: judge_operator_boundaries,
+    MappingGridCheck: judge_mapping_grid,
+    ImagesInHistoryCheck: judge_images_in_history,
+    OperationCostCheck: judge_operation_cost,
+    CapacityCheck: judge_capacity,
+    RestartCheck: judge_restart,
+    ServedRecallCheck: judge_served_recall,
+    StoredReferenceCheck: judge_stored_reference,
+}

@@ -1,33 +1,32 @@
-"""The checks that a protocol can promise: what is done to an engine in process, and what must be equal afterwards.
+"""The checks that a protocol can promise: what is done to an engine, and what must be equal afterwards.
 
-A check runs once for each arm, in a fresh process that loads the arm's own library, and leaves named blocks of logits.
-`check_rules.py` says what those blocks must show; a gate of kind `check` makes it count.
+A check runs once for each arm, in a fresh process of that arm, and leaves named blocks of logits or plain facts.
+`check_rules.py` says what they must show; a gate of kind `check` makes it count. The kinds that compare logits of
+steps, and recall in process, stand here; `checks/` has a module for each other kind.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from protocols.vocabulary import Identifier, KvMode, KvType, Part
+from protocols.checks.base import SessionCheck
+from protocols.checks.capacity import CapacityCheck
+from protocols.checks.images_in_history import ImagesInHistoryCheck
+from protocols.checks.mapping_grid import MappingGridCheck
+from protocols.checks.operation_cost import OperationCostCheck
+from protocols.checks.operator_boundaries import OperatorBoundariesCheck
+from protocols.checks.restart import RestartCheck
+from protocols.checks.served_recall import ServedRecallCheck
+from protocols.checks.stored_reference import StoredReferenceCheck
+from protocols.vocabulary import KvMode
 
 _TOKENS = Field(ge=1, le=1_048_576)
 _STEPS = Field(ge=1, le=4096)
 
 
-class CheckBase(Part):
-    """What every check in process states."""
-
-    id: Identifier
-    """Name of the check."""
-    kv_type: KvType = "f16"
-    """Element type of the cache."""
-    ubatch_tokens: int = Field(default=512, ge=1, le=8192)
-    """Most tokens of one graph evaluation."""
-
-
-class StepsCheck(CheckBase):
+class StepsCheck(SessionCheck):
     """A check that compares the logits of teacher-forced steps."""
 
     prompt_tokens: int = _TOKENS
@@ -48,10 +47,14 @@ class DeterminismCheck(StepsCheck):
 class StateRoundTripCheck(StepsCheck):
     """A saved, dropped and restored conversation goes on as if nothing had happened, and saves to the same bytes."""
 
+    LATER: ClassVar[frozenset[str]] = frozenset({"image_side"})
+
     kind: Literal["state_round_trip"]
     """The check."""
     kv_mode: KvMode = "split"
     """Whether each sequence has its own cells, or all share one pool."""
+    image_side: int = Field(default=0, ge=0, le=64)
+    """Rows and columns of an image in the middle of the prompt, whose cells share a position; 0 means none."""
 
 
 class SequenceCopyCheck(StepsCheck):
@@ -74,7 +77,7 @@ class ForeignContentCheck(StepsCheck):
     """Tokens of the other conversation, which goes on beside the compared steps."""
 
 
-class RecallCheck(CheckBase):
+class RecallCheck(SessionCheck):
     """Conversations in one cache give their own private codes back, all of them, and nobody else's.
 
     Each prompt holds its secrets near the start; the first is asked for after `distance_tokens`, the others in turns
@@ -96,7 +99,19 @@ class RecallCheck(CheckBase):
 LogitsCheck = DeterminismCheck | StateRoundTripCheck | SequenceCopyCheck | ForeignContentCheck
 """The checks that leave blocks of logits."""
 
-Check = Annotated[LogitsCheck | RecallCheck, Field(discriminator="kind")]
+ServedCheck = ServedRecallCheck | RestartCheck | CapacityCheck | StoredReferenceCheck
+"""The checks that talk to an arm's server."""
+
+Check = Annotated[
+    LogitsCheck
+    | RecallCheck
+    | OperatorBoundariesCheck
+    | MappingGridCheck
+    | ImagesInHistoryCheck
+    | OperationCostCheck
+    | ServedCheck,
+    Field(discriminator="kind"),
+]
 
 
 def fixture_tokens(check: StepsCheck, name: str, count: int, vocabulary: int) -> list[int]:

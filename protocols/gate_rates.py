@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from protocols.canonical import JsonValue
 from protocols.gate_schema import LossGate, MirrorGapGate, ScreenLossGate
-from protocols.gate_view import View, some_of
+from protocols.gate_view import View
 from protocols.measurements import ARMS
 from protocols.metrics import Clock, LoadRate, choose_clock, load_rate
-from protocols.results import GateResult, GateStatus
+from protocols.results import GateResult, GateStatus, some_of
 
 SpeedGate = LossGate | MirrorGapGate | ScreenLossGate
 

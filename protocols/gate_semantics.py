@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from protocols.canonical import decimal_text
+from protocols.checks.base import unmet_need
 from protocols.findings import Finding, unknown
 from protocols.gate_schema import (
     CheckGate,
@@ -88,11 +89,14 @@ def _check_check(protocol: Protocol, gate: CheckGate, path: Path) -> Iterator[Fi
     known = [check.id for check in protocol.checks]
     if gate.check not in known:
         yield unknown((*path, "check"), "check", gate.check, known)
-    kind = protocol.arm(gate.arm).engine.kind
-    if kind not in {"bundled", "folder"}:
-        message = f"the {gate.arm} (kind {kind}) has no library to check in process, so this gate will be NOT_RUN"
-        hint = "write required: false, or remove the gate"
-        yield Finding(path=path, message=message, hint=hint, is_warning=not gate.required)
+        return
+    check = protocol.check(gate.check)
+    for name in (gate.arm, "candidate" if gate.arm == "baseline" else "baseline") if check.BESIDE else (gate.arm,):
+        unmet = unmet_need(check, protocol.arm(name).engine.kind)
+        if unmet is not None:
+            message = f"the {name} cannot be asked for {check.kind}, so this gate will be NOT_RUN: {unmet}"
+            hint = "write required: false, or remove the gate"
+            yield Finding(path=path, message=message, hint=hint, is_warning=not gate.required)
 
 
 def check_checks(protocol: Protocol) -> Iterator[Finding]:

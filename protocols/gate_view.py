@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 
 from protocols.measurements import CampaignMeasurements, LoadMeasurement, RequestMeasurement
 from protocols.metrics import measured_requests
+from protocols.results import some_of
 from protocols.schedule import Position, expand_schedule
 from protocols.schema import Protocol, Workload
 from protocols.validity import invalid_blocks, unchecked_readings
-
-NAMED_AT_MOST = 4
-"""How many items a sentence names before it says how many more there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +130,3 @@ def _request_phrases(label: str, what: str, found: Sequence[RequestMeasurement],
         f"{label} has {what} that ended as {request.outcome}" for request in found if request.outcome != "ok"
     )
     return phrases
-
-
-def some_of(items: Sequence[str]) -> str:
-    """Join items to a phrase; past `NAMED_AT_MOST` of them it says how many more there are."""
-    shown = list(items[:NAMED_AT_MOST])
-    if len(items) > NAMED_AT_MOST:
-        return f"{', '.join(shown)} and {len(items) - NAMED_AT_MOST} more"
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from protocols.canonical import JsonValue
-from protocols.check_rules import CheckOutcome, judge_check
+from protocols.check_rules import judge_check
+from protocols.checks.base import CheckOutcome
 from protocols.gate_schema import CheckGate
 from protocols.gate_view import View
 from protocols.results import GateResult, GateStatus
@@ -23,7 +24,7 @@ def evaluate_check(gate: CheckGate, view: View) -> GateResult:
 
 
 def _against(gate: CheckGate, outcome: CheckOutcome) -> tuple[GateStatus, str]:
-    if gate.expect == "PASS" or outcome.status == "NOT_RUN":
+    if gate.expect == "PASS" or outcome.status in {"NOT_RUN", "INCONCLUSIVE"}:
         return outcome.status, outcome.reason
     if outcome.status == "FAIL":
         return "PASS", f"The control fails as it must: {outcome.reason}"

@@ -14,10 +14,10 @@ from protocols.gate_schema import (
     ExactTokensGate,
     SoundRepliesGate,
 )
-from protocols.gate_view import View, some_of
+from protocols.gate_view import View
 from protocols.measurements import ARMS, LoadMeasurement, RequestMeasurement
 from protocols.metrics import measured_requests
-from protocols.results import GateResult, GateStatus
+from protocols.results import GateResult, GateStatus, some_of
 from protocols.schema import Workload
 
 ExactGate = CompletenessGate | ExactTokensGate | EqualWorkGate | EqualCountersGate | ColdCacheGate | SoundRepliesGate

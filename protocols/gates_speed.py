@@ -9,12 +9,12 @@ from protocols.canonical import JsonValue, decimal_text, real_text
 from protocols.decision import LossJudgement, LossRule, judge_loss
 from protocols.gate_rates import METRIC_WORDS, Rates, rates_of, speed_result
 from protocols.gate_schema import LossGate
-from protocols.gate_view import View, some_of
+from protocols.gate_view import View
 from protocols.gate_words import decision_sentence, invalid_sentence, look_sentence
 from protocols.looks import Look
 from protocols.measurements import ARMS
 from protocols.metrics import rate_per_s
-from protocols.results import GateResult, GateStatus
+from protocols.results import GateResult, GateStatus, some_of
 from protocols.schema import BlocksSchedule
 from protocols.stats import Calibration, LossFit, Observation, fit_loss, is_loss_detected
 

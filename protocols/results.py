@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from protocols.canonical import JsonValue
 
 GateStatus = Literal["PASS", "FAIL", "INCONCLUSIVE", "NOT_RUN", "NOT_COMPARABLE", "SCREEN_ONLY"]
+
+NAMED_AT_MOST = 4
+"""How many items a sentence names before it says how many more there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +49,11 @@ class GateResult:
             "threshold": self.threshold,
             "margin": self.margin,
         }
+
+
+def some_of(items: Sequence[str]) -> str:
+    """Join items to a phrase; past `NAMED_AT_MOST` of them it says how many more there are."""
+    shown = list(items[:NAMED_AT_MOST])
+    if len(items) > NAMED_AT_MOST:
+        return f"{', '.join(shown)} and {len(items) - NAMED_AT_MOST} more"
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

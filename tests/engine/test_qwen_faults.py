@@ -8,18 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from qwen_data import SAME, Image, distance, greedy, greedy_with_drafts, opened, oracle, tiny_model
+from qwen_faulty import SEPARATE
 
 from engine.build import BuildSpec, EngineBuild, build_engine
 from engine.worker import EngineWorker
-
-# Faults that do not touch each other's checks share a build; a fault recompiles its own file only.
-SEPARATE = (
-    "copy-loses-index-keys",
-    "norm-65535",
-    "state-loses-positions",
-    "draft-accepts-wrong",
-    "slot-leaks-cache",
-)
 
 
 @pytest.fixture(scope="module")

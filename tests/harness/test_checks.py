@@ -91,7 +91,8 @@ def test_an_arm_without_a_library_is_not_run_and_says_why(world: Any) -> None:
     )
     refused = world.run("run", path, "--store", world.store)
     assert refused.code == 2
-    assert "no library to check in process" in refused.err
+    assert "cannot be asked for determinism" in refused.err
+    assert "has no library of its own to load" in refused.err
     path.write_text(path.read_text().replace("check: twice, arm: baseline", "check: twice, required: false, arm: baseline")
                     .replace("check: twice, arm: candidate", "check: twice, required: false, arm: candidate"))  # fmt: skip
     ended = world.run("run", path, "--store", world.store, "--json")

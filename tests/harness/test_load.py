@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from engine.identity import FileIdentity
-from harness.load import _group_members, _Load, _script
+from harness.load import _group_members, _Load, script_of
 from harness.runner import _known_system_files
 from recorder.store import Store
 
@@ -59,10 +59,7 @@ def test_leftover_processes_of_a_group_are_found_and_zombies_are_not() -> None:
 def test_a_script_is_identified_by_its_own_bytes_because_only_its_interpreter_is_mapped(tmp_path: Path) -> None:
     for name, content in (("script", b"#!/bin/sh\n"), ("binary", b"\x7fELF")):
         (tmp_path / name).write_bytes(content)
-    arms = {
-        name: SimpleNamespace(resolved=SimpleNamespace(argv=(str(tmp_path / name),))) for name in ("script", "binary")
-    }
-    found = _script(arms["script"])  # type: ignore[arg-type]
+    found = script_of([str(tmp_path / "script"), "--port", "0"])
     assert found is not None
     assert (found.name, found.bytes) == ("script", 10)
-    assert _script(arms["binary"]) is None  # type: ignore[arg-type]
+    assert script_of([str(tmp_path / "binary")]) is None
