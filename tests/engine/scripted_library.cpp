@@ -4,6 +4,7 @@
 // "hello" and the end. These tokens have an effect when they are evaluated:
 //   258 internal error   259 logits that are not numbers   260 20 ms   261 cache full   262 hangs until cancelled
 // A reply has them for the bytes 1 to 5 of the prompt: "ab\1|" is answered with "ab" and then fails.
+// Drafts are right, but for a capital letter: there the draft is '?'. What is evaluated with them is one trace line.
 // With kv_type f32, part of a sequence cannot be removed, as in models with recurrent state.
 // A model file that begins with "slow" loads for 1.5 s; any other file than "slow" or "good" is refused.
 // SCRIPTED_TRACE names a file that gets one line a decode: "seq:tokens seq:tokens".
@@ -48,6 +49,7 @@ struct assay_session {
     std::vector<std::vector<int32_t>> sequences;
     std::vector<std::vector<float>> rows;
     assay_work work;
+    size_t n_verified;
 };
 
 extern "C" {
@@ -110,7 +112,7 @@ int assay_token_bytes(const assay_model *, assay_token token, bool render_specia
 int assay_session_new(const assay_model *, const assay_session_settings *settings, assay_session **session, char *err, size_t size) {
     if (settings->kv_type == ASSAY_KV_Q8_0) return fail(err, size, "the scripted model has no q8_0 cache", ASSAY_UNSUPPORTED);
     if (settings->n_ctx > 1000000) return fail(err, size, "cannot allocate the cache", ASSAY_MEMORY);
-    *session = new assay_session{*settings, std::vector<std::vector<int32_t>>(settings->n_seq), {}, {}};
+    *session = new assay_session{*settings, std::vector<std::vector<int32_t>>(settings->n_seq), {}, {}, 0};
     return ASSAY_OK;
 }
 void assay_session_free(assay_session *session) { delete session; }
@@ -174,7 +176,45 @@ const float *assay_logits(const assay_session *session, uint32_t i) {
     return i < session->rows.size() && !session->rows[i].empty() ? session->rows[i].data() : nullptr;
 }
 
+int assay_draft_propose(assay_session *session, int32_t seq, assay_token last, uint32_t n, float, assay_token *drafts, uint32_t *n_drafts, char *err, size_t size) {
+    if (n > session->settings.n_draft) return fail(err, size, "too many drafts", ASSAY_INVALID);
+    auto tokens = session->sequences[static_cast<size_t>(seq)];
+    tokens.push_back(last);
+    for (uint32_t i = 0; i < n; ++i) {
+        const int32_t next = predict(tokens, tokens.size() - 1);
+        drafts[i] = next >= 'A' && next <= 'Z' ? '?' : next;
+        tokens.push_back(drafts[i]);
+    }
+    *n_drafts = n;
+    return ASSAY_OK;
+}
+int assay_draft_verify(assay_session *session, int32_t seq, const assay_token *tokens, uint32_t n, const volatile int *cancel, char *err, size_t size) {
+    if (n > session->settings.n_draft + 1 || session->n_verified > 0) return fail(err, size, "no verification is possible", ASSAY_INVALID);
+    std::vector<int32_t> positions, seqs(n, seq);
+    for (uint32_t i = 0; i < n; ++i) positions.push_back(static_cast<int32_t>(session->sequences[static_cast<size_t>(seq)].size() + i));
+    const std::vector<uint8_t> logits(n, 1);
+    const assay_batch batch{n, tokens, positions.data(), seqs.data(), logits.data()};
+    const int status = assay_decode(session, &batch, cancel, err, size);
+    if (status == ASSAY_OK) session->n_verified = n;
+    return status;
+}
+int assay_draft_accept(assay_session *session, int32_t seq, uint32_t n_keep, char *err, size_t size) {
+    if (n_keep == 0 || n_keep > session->n_verified) return fail(err, size, "that many were not verified", ASSAY_INVALID);
+    auto &sequence = session->sequences[static_cast<size_t>(seq)];
+    sequence.resize(sequence.size() - (session->n_verified - n_keep));
+    session->n_verified = 0;
+    session->work.n_accepted += n_keep - 1;
+    return ASSAY_OK;
+}
+const char *assay_session_info(assay_session *session) {
+    static std::string text;
+    text = "{\"n_decoded\":" + std::to_string(session->work.n_decode_calls) + "}";
+    return text.c_str();
+}
+
 int assay_seq_remove(assay_session *session, int32_t seq, int32_t from, int32_t, char *err, size_t size) {
+    if (from == 0) session->n_verified = 0;
+    if (session->n_verified > 0) return fail(err, size, "a verification waits", ASSAY_INVALID);
     if (from > 0 && session->settings.kv_type == ASSAY_KV_F32) return fail(err, size, "a part of the state cannot be removed", ASSAY_UNSUPPORTED);
     session->sequences[static_cast<size_t>(seq)].resize(static_cast<size_t>(from));
     return ASSAY_OK;

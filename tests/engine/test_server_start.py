@@ -170,6 +170,10 @@ def test_an_unknown_flag_is_exit_2_with_the_valid_list(program: Any, model: str)
             ["--ubatch-size", "2", "--parallel", "3"],
             "--ubatch-size: 2 tokens cannot hold one token of each of the 3 slots",
         ),
+        (["--drafts", "7"], "--drafts: expected an integer from 0 to 6, got '7'"),
+        (["--drafts", "3", "--ubatch-size", "3"], "--ubatch-size: 3 tokens do not hold 3 drafts (--drafts)"),
+        (["--draft-kv-type", "q4_0"], "--draft-kv-type: expected f32, f16 or q8_0, got 'q4_0'"),
+        (["--ple-cache-mib", "0"], "--ple-cache-mib: expected an integer from 1"),
         (["--kv-type", "q4_0"], "--kv-type: expected f32, f16 or q8_0, got 'q4_0'"),
         (["--kv-unified=yes"], "--kv-unified: takes no value"),
         (["--log-format", "xml"], "--log-format: expected json or text"),
@@ -190,6 +194,19 @@ def test_settings_that_cannot_work_are_exit_2_with_the_flag(
     )
     assert (result.returncode, result.stdout) == (2, "")
     assert words in message_of(result)
+
+
+def test_drafts_with_a_second_slot_are_refused_before_the_model_is_looked_at(program: Any) -> None:
+    flags = ("--model", "/there/is/none", "--port", "0")
+    needed = "use ENABLE_MTP=0 PARALLEL_SLOTS=2 (--drafts 0 --parallel 2), or PARALLEL_SLOTS=1 (--parallel 1)"
+    for result in (
+        program(*flags, "--drafts", "3", "--parallel", "2"),
+        program(*flags, environment={"ENABLE_MTP": "1", "PARALLEL_SLOTS": "2"}),
+    ):
+        assert (result.returncode, result.stdout) == (2, "")
+        assert needed in message_of(result)
+    result = program(*flags, environment={"ENABLE_MTP": "0", "PARALLEL_SLOTS": "2"})
+    assert (result.returncode, "no such file" in message_of(result)) == (1, True)
 
 
 def test_a_cache_that_cannot_be_allocated_is_exit_1_with_the_flags(program: Any, model: str) -> None:

@@ -78,6 +78,10 @@ assay_session_settings session_settings(const ServerSettings& settings, uint32_t
     result.kv_type = settings.kv_type;
     result.kv_unified = settings.kv_unified;
     result.flash_attention = settings.flash_attention;
+    result.n_draft = settings.n_draft;
+    result.draft_kv_type = settings.draft_kv_type;
+    result.n_draft_vocab = settings.n_draft_vocab;
+    result.ple_cache_bytes = uint64_t{settings.ple_cache_mib} << 20U;
     return result;
 }
 
@@ -101,7 +105,10 @@ std::unique_ptr<Session> make_session(const Model& model, const ServerSettings& 
         throw EngineFailure(failure.status, std::string(failure.what()) + " (--ctx-size " + std::to_string(n_ctx) + ", --parallel " +
                                                 std::to_string(settings.n_slots) + ", --ubatch-size " + std::to_string(settings.n_ubatch) +
                                                 ", --kv-type " + name_of_kv_type(settings.kv_type) +
-                                                (settings.kv_unified ? ", --kv-unified)" : ")"));
+                                                (settings.kv_unified ? ", --kv-unified" : "") + ", --drafts " +
+                                                std::to_string(settings.n_draft) + ", --draft-vocab " +
+                                                std::to_string(settings.n_draft_vocab) + ", --ple-cache-mib " +
+                                                std::to_string(settings.ple_cache_mib) + ")");
     }
 }
 
@@ -147,6 +154,7 @@ int serve(const ServerSettings& settings) {
     limits.n_ctx = n_ctx;
     limits.n_ubatch = settings.n_ubatch;
     limits.kv_unified = settings.kv_unified;
+    limits.n_draft = settings.n_draft;
     Scheduler scheduler(*model, std::move(session), limits);
     routes.open(*model, scheduler, facts);
     stop.attach(&scheduler);

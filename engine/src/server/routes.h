@@ -38,16 +38,19 @@ private:
         std::unique_ptr<ChatTemplate> chat_template;
         RequestContext context;
         std::string build;   // one line that names the build
-        std::string props;
+        std::string fixed_props;
         std::string models;
     };
 
     bool is_authorized(const http::Request& head) const;
     http::Reply get(const std::string& path, const Ready& ready) const;
-    std::string props(const Ready& ready, const Session& session) const;
+    // pages.cpp
+    std::string fixed_props(const Ready& ready, const Session& session) const;
+    std::string props(const Ready& ready) const;
     std::string models(const Ready& ready) const;
     std::string slots(const Ready& ready) const;
     std::string metrics(const Ready& ready) const;
+
     void generate(Dialect dialect, GenerationRequest request, const std::shared_ptr<http::Exchange>& exchange);
     std::string tokenize(const TokenizeRequest& request) const;
     void act_on_slot(const http::Request& request, const std::shared_ptr<http::Exchange>& exchange);
