@@ -3,7 +3,8 @@
 // After the first '|' at position k, position p predicts the token at p - k: the prompt "hello|" is answered with
 // "hello" and the end. These tokens have an effect when they are evaluated:
 //   258 internal error   259 logits that are not numbers   260 20 ms   261 cache full   262 hangs until cancelled
-// A reply has them for the bytes 1 to 5 of the prompt: "ab\1|" is answered with "ab" and then fails.
+//   263 no memory
+// A reply has them for the bytes 1 to 6 of the prompt: "ab\1|" is answered with "ab" and then fails.
 // Drafts are right, but for a capital letter: there the draft is '?'. What is evaluated with them is one trace line.
 // With kv_type f32, part of a sequence cannot be removed, as in models with recurrent state.
 // A model file that begins with "slow" loads for 1.5 s; any other file than "slow" or "good" is refused.
@@ -21,7 +22,7 @@
 
 namespace {
 
-constexpr int n_vocab = 263;
+constexpr int n_vocab = 264;
 
 int fail(char *err, size_t size, const std::string &text, int status) {
     std::snprintf(err, size, "%s", text.c_str());
@@ -32,7 +33,7 @@ int32_t predict(const std::vector<int32_t> &tokens, size_t position) {
     for (size_t k = 0; k <= position; ++k) {
         if (tokens[k] != '|') continue;
         const int32_t token = tokens[position - k];
-        if (token >= 1 && token <= 5) return 257 + token;
+        if (token >= 1 && token <= 6) return 257 + token;
         return token == '|' ? 256 : token;
     }
     return 256;
@@ -77,6 +78,15 @@ int assay_model_load(const char *path, const assay_model_settings *, assay_model
     *model = new assay_model{};
     return ASSAY_OK;
 }
+int assay_plan_memory(const char *path, const assay_model_settings *, const assay_session_settings *settings, assay_memory_plan *plan, char *err, size_t size) {
+    if (access(path, R_OK) != 0) return fail(err, size, std::string(path) + ": no such file", ASSAY_FILE);
+    if (settings->kv_type == ASSAY_KV_Q8_0) return fail(err, size, "the scripted model has no q8_0 cache", ASSAY_UNSUPPORTED);
+    plan->n_ctx = settings->n_ctx == 0 ? 4096 : settings->n_ctx;
+    // A cell of a mebibyte shows what does not fit without any of it.
+    plan->cache_bytes = static_cast<uint64_t>(plan->n_ctx) << (settings->kv_type == ASSAY_KV_F32 && settings->n_ubatch == 256 ? 20U : 0U);
+    plan->compute_bytes = settings->n_ubatch;
+    return ASSAY_OK;
+}
 void assay_model_free(assay_model *model) { delete model; }
 const char *assay_model_info(const assay_model *) { return "{\"architecture\":\"scripted\",\"n_embd\":1,\"n_params\":1,\"size_bytes\":1,\"file_type\":\"none\"}"; }
 const char *assay_model_chat_template(const assay_model *) { return nullptr; }
@@ -110,7 +120,6 @@ int assay_token_bytes(const assay_model *, assay_token token, bool render_specia
 }
 
 int assay_session_new(const assay_model *, const assay_session_settings *settings, assay_session **session, char *err, size_t size) {
-    if (settings->kv_type == ASSAY_KV_Q8_0) return fail(err, size, "the scripted model has no q8_0 cache", ASSAY_UNSUPPORTED);
     if (settings->n_ctx > 1000000) return fail(err, size, "cannot allocate the cache", ASSAY_MEMORY);
     *session = new assay_session{*settings, std::vector<std::vector<int32_t>>(settings->n_seq), {}, {}, 0};
     return ASSAY_OK;
@@ -155,6 +164,7 @@ int assay_decode(assay_session *session, const assay_batch *batch, const volatil
             for (const auto &each : session->sequences) n_cells += each.size();
         }
         if (token == 261 || n_cells > session->settings.n_ctx) return undo("the cache has no room for the batch", ASSAY_FULL);
+        if (token == 263) return undo("an allocation failed", ASSAY_MEMORY);
         if (token == 258) return undo("the scripted failure", ASSAY_INTERNAL);
         if (token == 260) usleep(20000);
         while (token == 262) {

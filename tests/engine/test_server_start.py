@@ -181,7 +181,7 @@ def test_an_unknown_flag_is_exit_2_with_the_valid_list(program: Any, model: str)
         (["--seed", "4294967296"], "--seed: expected"),
         (["--slot-save-path", "/nowhere/at/all"], "--slot-save-path: '/nowhere/at/all' is not a folder"),
         # What only the engine knows.
-        (["--kv-type", "q8_0"], "the scripted model has no q8_0 cache (--ctx-size 4096"),
+        (["--kv-type", "q8_0"], "the scripted model has no q8_0 cache (--ctx-size as the model has it, --parallel 1"),
     ],
 )
 def test_settings_that_cannot_work_are_exit_2_with_the_flag(
@@ -277,8 +277,8 @@ def test_the_log_is_json_lines_or_text_without_prompts(start_scripted: Callable[
         assert "secret" not in text
         if form == "json":
             events = [line["event"] for line in server.log_lines()]
-            assert events == ["ready", "request", "request", "stopped"]
-            assert {"method": "POST", "path": "/completion", "status": 200}.items() <= server.log_lines()[1].items()
+            assert events == ["memory_planned", "ready", "request", "request", "stopped"]
+            assert {"method": "POST", "path": "/completion", "status": 200}.items() <= server.log_lines()[2].items()
         else:
             assert 'path="/completion"' in text
 

@@ -19,6 +19,14 @@ Session::Outcome outcome(int status, const ErrorText& text) {
 
 }  // namespace
 
+assay_memory_plan plan_memory(const std::string& path, const assay_model_settings& model, const assay_session_settings& session) {
+    ErrorText text{};
+    assay_memory_plan plan{};
+    plan.struct_size = sizeof plan;
+    require(assay_plan_memory(path.c_str(), &model, &session, &plan, text.data(), text.size()), text);
+    return plan;
+}
+
 Model::Model(const std::string& path, const assay_model_settings& settings) {
     ErrorText text{};
     assay_model* loaded = nullptr;

@@ -13,6 +13,9 @@
 
 namespace assay::server {
 
+// What a session over the file would take; see assay_plan_memory. Throws EngineFailure.
+assay_memory_plan plan_memory(const std::string& path, const assay_model_settings& model, const assay_session_settings& session);
+
 class Model {
 public:
     // Throws EngineFailure.

@@ -22,7 +22,7 @@ void write_special(JsonWriter& out, std::string_view name, const Model& model, i
 }  // namespace
 
 // All but the last members of /props, which change while the server works; the object stays open.
-std::string Routes::fixed_props(const Ready& ready, const Session& session) const {
+std::string Routes::fixed_props(const Ready& ready, const Session& session, const assay_memory_plan& plan) const {
     const Model& model = ready.model;
     JsonWriter out;
     out.open_object();
@@ -48,6 +48,9 @@ std::string Routes::fixed_props(const Ready& ready, const Session& session) cons
     out.key("threads_batch").integer(settings_.n_threads_batch).key("n_gpu_layers").integer(settings_.n_gpu_layers);
     out.key("mmap").boolean(settings_.use_mmap);
     out.key("cache_bytes").integer(session.cache_bytes()).key("compute_bytes").integer(session.compute_bytes());
+    out.key("memory_plan").open_object().key("weight_bytes").integer(plan.weight_bytes).key("cache_bytes").integer(plan.cache_bytes);
+    out.key("compute_bytes").integer(plan.compute_bytes).key("device_bytes").integer(plan.device_bytes);
+    out.key("file_bytes").integer(plan.file_bytes).close_object();
     out.key("model_info").raw(model.info());
     out.key("drafts").open_object().key("n_draft").integer(settings_.n_draft);
     out.key("kv_type").text(name_of_kv_type(settings_.draft_kv_type)).key("vocabulary").integer(settings_.n_draft_vocab);
@@ -57,8 +60,7 @@ std::string Routes::fixed_props(const Ready& ready, const Session& session) cons
 
 std::string Routes::props(const Ready& ready) const {
     const std::string session = ready.scheduler.state().session_info;
-    const std::string ple = json_member(session, "ple");
-    return ready.fixed_props + ",\"ple\":" + ple + ",\"session\":" + session + "}";
+    return ready.fixed_props + ",\"session\":" + session + "}";
 }
 
 std::string Routes::models(const Ready& ready) const {

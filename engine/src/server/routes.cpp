@@ -91,7 +91,7 @@ void answer_errors(const std::shared_ptr<Exchange>& exchange, Work work) {
 
 }  // namespace
 
-void Routes::open(const Model& model, Scheduler& scheduler, const Session& session) {
+void Routes::open(const Model& model, Scheduler& scheduler, const Session& session, const assay_memory_plan& plan) {
     RequestContext context{model, nullptr, {}, static_cast<int32_t>(scheduler.limits().n_ctx), static_cast<int32_t>(settings_.n_slots), settings_.seed};
     ready_ = std::make_unique<Ready>(Ready{model, scheduler, nullptr, std::move(context), {}, {}, {}});
     const std::string source = model.chat_template();
@@ -110,7 +110,7 @@ void Routes::open(const Model& model, Scheduler& scheduler, const Session& sessi
     const std::string version = json_member(assay_build_info(), "version");
     ready_->build = "assay";
     if (version.size() > 2 && version.front() == '"') ready_->build += "-" + version.substr(1, version.size() - 2);
-    ready_->fixed_props = fixed_props(*ready_, session);
+    ready_->fixed_props = fixed_props(*ready_, session, plan);
     ready_->models = models(*ready_);
     is_ready_ = true;
 }

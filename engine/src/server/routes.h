@@ -23,7 +23,7 @@ public:
 
     // From now on requests are served; until then they get 503 "Loading model". The scheduler and the model
     // must outlive the server's threads.
-    void open(const Model& model, Scheduler& scheduler, const Session& session);
+    void open(const Model& model, Scheduler& scheduler, const Session& session, const assay_memory_plan& plan);
 
     // Connection thread: answers what needs no body, and refuses what may not or cannot be served.
     std::optional<http::Reply> check(const http::Request& head) const;
@@ -45,7 +45,7 @@ private:
     bool is_authorized(const http::Request& head) const;
     http::Reply get(const std::string& path, const Ready& ready) const;
     // pages.cpp
-    std::string fixed_props(const Ready& ready, const Session& session) const;
+    std::string fixed_props(const Ready& ready, const Session& session, const assay_memory_plan& plan) const;
     std::string props(const Ready& ready) const;
     std::string models(const Ready& ready) const;
     std::string slots(const Ready& ready) const;
