@@ -232,6 +232,8 @@ def _slow_openai(data: bytes) -> Decoded:
     if document.get("object") == "error":
         return Decoded(ERROR, document=document, error=error_text(document))
     choices = document.get("choices")
+    if not choices and "prompt_progress" in document:
+        return Decoded(PROGRESS)
     if not isinstance(choices, list) or not choices:
         has_counts = document.get("usage") is not None or document.get("timings") is not None
         return Decoded(USAGE if has_counts else OTHER, document=document)

@@ -46,6 +46,18 @@ typedef struct assay_model assay_model;
 typedef struct assay_session assay_session;
 typedef int32_t assay_token;
 
+/* What a session over a file would take in memory. */
+typedef struct assay_memory_plan {
+    size_t struct_size;
+    uint32_t n_ctx;          /* as asked for, or what 0 stands for */
+    uint64_t file_bytes;     /* size of the file; what is mapped of it can be read again at any time */
+    uint64_t weight_bytes;   /* weights that are copied out of the file */
+    uint64_t cache_bytes;    /* caches, recurrent state, pages of the n-gram table */
+    uint64_t compute_bytes;  /* compute buffers */
+    uint64_t device_bytes;   /* of the last three, on the accelerator */
+    uint64_t device_free_bytes;
+} assay_memory_plan;
+
 typedef struct assay_model_settings {
     size_t struct_size;    /* sizeof(assay_model_settings), for ABI growth */
     bool use_mmap;         /* map the weights instead of reading them (default true) */
@@ -125,6 +137,12 @@ ASSAY_API assay_session_settings assay_session_defaults(void);
 /* One line of JSON: engine version, ABI, ggml version and commit, back ends, compiled CPU
  * features, compiler, faults and layout salt compiled in. Static storage. */
 ASSAY_API const char *assay_build_info(void);
+
+/* Reads the header of the file, allocates no weight and no cache, and refuses what assay_model_load and
+ * assay_session_new would refuse. n_ctx 0 stands for the model's context, at most 4096. */
+ASSAY_API int assay_plan_memory(const char *path, const assay_model_settings *model_settings,
+                                const assay_session_settings *session_settings, assay_memory_plan *plan,
+                                char *err, size_t err_size);
 
 ASSAY_API int assay_model_load(const char *path, const assay_model_settings *settings,
                                assay_model **model, char *err, size_t err_size);

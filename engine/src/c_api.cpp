@@ -115,6 +115,38 @@ assay_session_settings assay_session_defaults(void) {
 
 const char* assay_build_info(void) { return assay::build_info(); }
 
+int assay_plan_memory(const char* path, const assay_model_settings* model_settings,
+                      const assay_session_settings* session_settings, assay_memory_plan* plan, char* err,
+                      size_t err_size) {
+    return guarded(err, err_size, [&] {
+        need(path != nullptr && plan != nullptr, "path and plan are needed");
+        assay_session_settings settings = take_settings(session_settings, assay_session_defaults());
+        assay_memory_plan found{};
+        found.struct_size = sizeof found;
+        need(plan->struct_size >= sizeof(size_t) && plan->struct_size <= sizeof found,
+             "struct_size of the plan is not one that this library knows");
+        assay::MemoryPlan bytes;
+        const assay::Model model(path, take_settings(model_settings, assay_model_defaults()), &bytes);
+        if (settings.n_ctx == 0) settings.n_ctx = std::min(model.hyper().n_ctx_train, 4096U);
+        found.n_ctx = settings.n_ctx;
+        found.file_bytes = model.file().mapping().size();
+        found.weight_bytes = bytes.host_bytes + bytes.device_bytes;
+        assay::make_session(model, settings);
+        found.compute_bytes = bytes.compute_bytes;
+        found.device_bytes = bytes.device_bytes;
+        found.cache_bytes = bytes.host_bytes + bytes.device_bytes - found.weight_bytes - found.compute_bytes;
+        if (model.uses_accelerator()) {
+            size_t n_total = 0;
+            size_t n_free = 0;
+            ggml_backend_dev_memory(assay::devices().accelerator, &n_free, &n_total);
+            found.device_free_bytes = n_free;
+        }
+        const size_t size = plan->struct_size;
+        std::memcpy(static_cast<void*>(plan), &found, size);
+        plan->struct_size = size;
+    });
+}
+
 int assay_model_load(const char* path, const assay_model_settings* settings, assay_model** model, char* err,
                      size_t err_size) {
     return guarded(err, err_size, [&] {

@@ -60,7 +60,7 @@ Cache::Cache(const Model& model, const assay_session_settings& settings, assay_w
         ggml_format_name(values_.back(), "cache_v.%u", layer);
     }
     for (const auto& [device, context] : by_device) {
-        buffers_.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(context, ggml_backend_dev_buffer_type(device)));
+        buffers_.emplace_back(allocate_tensors(context, ggml_backend_dev_buffer_type(device), model.memory_plan()));
         if (!buffers_.back()) {
             throw Failure(ASSAY_MEMORY, "cannot allocate the cache of " + std::to_string(n_rows_) + " cells in " +
                                             std::to_string(n_streams()) + " streams: " + take_ggml_error());

@@ -1,5 +1,6 @@
 #include "devices.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "failure.h"
@@ -43,8 +44,17 @@ const Devices& devices() {
 
 std::string take_ggml_error() { return std::exchange(last_ggml_error, {}); }
 
+void need_memory(size_t bytes) {
+    // Aligned as ggml's own, and with what its tables of a graph take beside the block.
+    constexpr size_t slack_bytes = 64 * 1024;
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 64, bytes + slack_bytes) != 0) throw Failure(ASSAY_MEMORY, "an allocation of " + std::to_string(bytes) + " bytes failed");
+    std::free(memory);
+}
+
 ContextHandle make_description_context(size_t n_tensors) {
     const ggml_init_params params = {n_tensors * ggml_tensor_overhead(), nullptr, true};
+    need_memory(params.mem_size);
     ContextHandle context(ggml_init(params));
     if (!context)
         throw Failure(ASSAY_MEMORY, "cannot allocate the descriptions of " + std::to_string(n_tensors) + " tensors");

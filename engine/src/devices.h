@@ -45,6 +45,10 @@ using BufferHandle = std::unique_ptr<ggml_backend_buffer, BufferDeleter>;
 using ContextHandle = std::unique_ptr<ggml_context, ContextDeleter>;
 using SchedulerHandle = std::unique_ptr<ggml_backend_sched, SchedulerDeleter>;
 
+// Throws Failure(ASSAY_MEMORY) where so many bytes cannot be had now. ggml ends the process when the memory of its own
+// descriptions is refused; asking just before turns nearly all of these into an error.
+void need_memory(size_t bytes);
+
 // A context that holds only descriptions of n tensors, never their data.
 ContextHandle make_description_context(size_t n_tensors);
 

@@ -42,11 +42,12 @@ void Draft::make_shortlist(const Model& model, uint32_t n_rows) {
     shortlist_context_ = make_description_context(1);
     shortlist_ = ggml_new_tensor_2d(shortlist_context_.get(), source->type, source->ne[0], n_rows);
     ggml_backend_dev_t device = model.layer_device(s_.n_layer);
-    shortlist_buffer_.reset(
-        ggml_backend_alloc_ctx_tensors_from_buft(shortlist_context_.get(), ggml_backend_dev_buffer_type(device)));
+    shortlist_buffer_ =
+        allocate_tensors(shortlist_context_.get(), ggml_backend_dev_buffer_type(device), model.memory_plan());
     if (!shortlist_buffer_) throw Failure(ASSAY_MEMORY, "cannot allocate the shortlist of the drafts");
     ggml_backend_buffer_set_usage(shortlist_buffer_.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    ggml_backend_tensor_set(shortlist_, model.file().mapping().data() + source->offset, 0, ggml_nbytes(shortlist_));
+    if (model.memory_plan() == nullptr)
+        ggml_backend_tensor_set(shortlist_, model.file().mapping().data() + source->offset, 0, ggml_nbytes(shortlist_));
     n_vocab_ = n_rows;
 }
 

@@ -38,7 +38,7 @@ void check_settings(const assay_session_settings& settings) {
 }
 
 Executor::Executor(const Model& model, const assay_session_settings& settings, assay_work& work, size_t n_nodes)
-    : n_threads_(settings.n_threads), n_threads_batch_(settings.n_threads_batch), work_(work) {
+    : plan_(model.memory_plan()), n_threads_(settings.n_threads), n_threads_batch_(settings.n_threads_batch), work_(work) {
     const Devices& all = devices();
     std::vector<ggml_backend_dev_t> wanted;
     if (model.uses_accelerator()) wanted.push_back(all.accelerator);
@@ -52,6 +52,8 @@ Executor::Executor(const Model& model, const assay_session_settings& settings, a
         }
         raw.push_back(backends_.back().get());
     }
+    // The scheduler describes up to 60 copies of inputs for each node, in one block that it does not check.
+    need_memory(n_nodes * 2 * 60 * sizeof(ggml_tensor) + ggml_graph_overhead_custom(n_nodes * 2, false));
     scheduler_.reset(
         ggml_backend_sched_new(raw.data(), nullptr, static_cast<int>(raw.size()), n_nodes * 2, false, true));
     if (!scheduler_) throw Failure(ASSAY_MEMORY, "cannot make a scheduler of " + std::to_string(n_nodes) + " nodes");
@@ -68,6 +70,15 @@ Executor::~Executor() {
 }
 
 void Executor::reserve(ggml_cgraph* largest, uint32_t n_tokens) {
+    if (plan_ != nullptr) {
+        std::vector<size_t> sizes(backends_.size());
+        ggml_backend_sched_reserve_size(scheduler_.get(), largest, sizes.data());
+        for (size_t i = 0; i < sizes.size(); ++i) {
+            plan_->add(ggml_backend_get_device(backends_[i].get()), sizes[i]);
+            plan_->compute_bytes += sizes[i];
+        }
+        return;
+    }
     if (!ggml_backend_sched_reserve(scheduler_.get(), largest)) {
         throw Failure(ASSAY_MEMORY, "cannot allocate the compute buffers for ubatches of " + std::to_string(n_tokens) +
                                         " tokens: " + take_ggml_error());

@@ -37,6 +37,7 @@ private:
     void make_pools();
     void use_threads(bool is_generation);
 
+    MemoryPlan* plan_;
     uint32_t n_threads_;
     uint32_t n_threads_batch_;
     assay_work& work_;

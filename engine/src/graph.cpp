@@ -8,6 +8,7 @@ ggml_cgraph* open_graph(ContextHandle& context, size_t n_nodes) {
     // Leafs (inputs, weights, cache rows) need descriptions too; a graph has fewer of them than nodes.
     const ggml_init_params params = {2 * n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false),
                                      nullptr, true};
+    need_memory(params.mem_size);
     context.reset(ggml_init(params));
     if (!context) throw Failure(ASSAY_MEMORY, "cannot allocate a graph of " + std::to_string(n_nodes) + " nodes");
     return ggml_new_graph_custom(context.get(), n_nodes, false);

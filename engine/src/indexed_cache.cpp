@@ -55,7 +55,7 @@ IndexedCache::IndexedCache(const Model& model, const assay_session_settings& set
     own_table_ = ggml_new_tensor_2d(tables, GGML_TYPE_I32, n_own_max_, n_sequences_);
     block_table_ = ggml_new_tensor_2d(tables, GGML_TYPE_I32, ratio_, int64_t{n_blocks_max_} * n_sequences_);
     for (const auto& [device, context] : by_device) {
-        buffers_.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(context, ggml_backend_dev_buffer_type(device)));
+        buffers_.emplace_back(allocate_tensors(context, ggml_backend_dev_buffer_type(device), model.memory_plan()));
         if (!buffers_.back()) {
             throw Failure(ASSAY_MEMORY, "cannot allocate the cache of " + std::to_string(settings.n_ctx) +
                                             " cells in " + std::to_string(cells.n_streams()) +

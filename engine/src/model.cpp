@@ -28,13 +28,14 @@ constexpr Architecture kArchitectures[] = {
 
 }  // namespace
 
-Model::Model(const std::string& path, const assay_model_settings& settings) : file_(std::make_unique<GgufFile>(path)) {
+Model::Model(const std::string& path, const assay_model_settings& settings, MemoryPlan* plan)
+    : plan_(plan), file_(std::make_unique<GgufFile>(path)) {
     read_hyperparameters();
-    read_tokenizer();
+    if (plan == nullptr) read_tokenizer();
     place_layers(settings.n_gpu_layers);
     weights_ = std::make_unique<Weights>(*file_, settings.use_mmap);
     describe_weights();
-    weights_->load(hyper_.architecture);
+    weights_->load(hyper_.architecture, plan);
     shape_hash_ = hash_shapes(*file_, hyper_);
     info_ = describe_model(*this);
 }

@@ -59,8 +59,8 @@ struct LlamaLayer {
 
 class Model {
 public:
-    // Throws Failure.
-    Model(const std::string& path, const assay_model_settings& settings);
+    // With a plan, sessions of the model count into it what they would take; none of them computes. Throws Failure.
+    Model(const std::string& path, const assay_model_settings& settings, MemoryPlan* plan = nullptr);
 
     const Hyperparameters& hyper() const { return hyper_; }
     const Weights& weights() const { return *weights_; }
@@ -70,6 +70,7 @@ public:
     const std::string* chat_template() const { return chat_template_ ? &*chat_template_ : nullptr; }
     const std::string& info() const { return info_; }
     ggml_backend_dev_t layer_device(uint32_t layer) const { return layer_devices_[layer]; }
+    MemoryPlan* memory_plan() const { return plan_; }
     bool uses_accelerator() const { return uses_accelerator_; }
     // Names the shapes, types and name of the model; saved states carry it.
     uint64_t shape_hash() const { return shape_hash_; }
@@ -92,6 +93,7 @@ private:
     void place_layers(int32_t n_gpu_layers);
     void describe_weights();
 
+    MemoryPlan* plan_;
     std::unique_ptr<GgufFile> file_;
     Hyperparameters hyper_;
     std::unique_ptr<Weights> weights_;

@@ -37,6 +37,7 @@ QwenSession::QwenSession(const Model& model, const assay_session_settings& setti
     recurrent_ = std::make_unique<RecurrentRows>(model, settings_.n_seq, settings_.n_rollback);
     work_.n_allocations += 2;
     if (shape.ple.exists()) ple_ = std::make_unique<PleTable>(model, settings.ple_cache_bytes);
+    if (ple_ && model.memory_plan() != nullptr) model.memory_plan()->host_bytes += ple_->use().n_bytes_max;
     const uint32_t n_ubatch = std::min<uint64_t>(settings.n_ubatch, uint64_t{settings.n_ctx} * cache_->cells.n_streams());
     evaluator_ = std::make_unique<QwenEvaluator>(
         QwenEvaluator::Parts{model, settings_, *cache_, recurrent_.get(), ple_.get(), model.output(), work_}, n_ubatch,
@@ -57,6 +58,7 @@ uint64_t QwenSession::compute_bytes() const {
 }
 
 std::string QwenSession::info() const {
+    const QwenShape& shape = model_.qwen()->shape();
     JsonText json;
     json.open('{');
     json.field("cache_bytes", cache_bytes());
@@ -80,7 +82,9 @@ std::string QwenSession::info() const {
         json.key("ple");
         json.open('{');
         json.field("n_rows", use.n_rows);
+        json.field("n_hits", use.n_rows - use.n_misses);
         json.field("n_misses", use.n_misses);
+        json.field("n_pages", use.n_bytes / (shape.ple.row_width * sizeof(float)));
         json.field("cached_bytes", use.n_bytes);
         json.field("cache_bytes_max", use.n_bytes_max);
         json.close('}');

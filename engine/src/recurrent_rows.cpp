@@ -37,7 +37,7 @@ RecurrentRows::RecurrentRows(const Model& model, uint32_t n_sequences, uint32_t 
                                   shape.hcn(), shape.ple.history() * n_rows);
     }
     for (const auto& [device, tensors] : by_device) {
-        buffers_.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(tensors, ggml_backend_dev_buffer_type(device)));
+        buffers_.emplace_back(allocate_tensors(tensors, ggml_backend_dev_buffer_type(device), model.memory_plan()));
         if (!buffers_.back()) {
             throw Failure(ASSAY_MEMORY, "cannot allocate " + std::to_string(n_rows) +
                                             " rows of recurrent state; lower n_seq or n_rollback: " +

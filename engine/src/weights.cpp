@@ -140,7 +140,7 @@ void Weights::leave_in_file(const std::string& name) {
     placement_["in file"] += source->bytes;
 }
 
-void Weights::load(const std::string& architecture) {
+void Weights::load(const std::string& architecture, MemoryPlan* plan) {
     for (const GgufTensor& tensor : file_.tensors()) {
         if (!asked_.contains(tensor.name)) {
             throw Failure(ASSAY_UNSUPPORTED, "tensor '" + tensor.name + "' is not part of the architecture '" +
@@ -151,10 +151,10 @@ void Weights::load(const std::string& architecture) {
         n_parameters_ += n_elements;
         bytes_ += tensor.bytes;
     }
-    for (Group& group : groups_) fill(group);
+    for (Group& group : groups_) fill(group, plan);
 }
 
-void Weights::fill(Group& group) {
+void Weights::fill(Group& group, MemoryPlan* plan) {
     const FileMapping& mapping = file_.mapping();
     if (group.type == nullptr) {
         // One buffer over the whole mapping: ggml wants the buffer aligned, not the tensors in it.
@@ -167,12 +167,13 @@ void Weights::fill(Group& group) {
             placement_["mapped"] += item.bytes;
         }
     } else {
-        group.buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(group.context.get(), group.type));
+        group.buffers.push_back(allocate_tensors(group.context.get(), group.type, plan));
         if (!group.buffers.back()) {
             throw Failure(ASSAY_MEMORY, std::string("cannot allocate the weights in ") +
                                             ggml_backend_buft_name(group.type) + " memory: " + take_ggml_error());
         }
         for (const Placed& item : group.placed) {
+            if (plan != nullptr) break;
             ggml_backend_tensor_set(item.tensor, mapping.data() + item.offset, 0, item.bytes);
             placement_[ggml_backend_buft_name(group.type)] += item.bytes;
             // The copy is the one in use: without this the model would be resident twice.

@@ -13,6 +13,7 @@
 
 #include "devices.h"
 #include "gguf_file.h"
+#include "memory_plan.h"
 
 namespace assay {
 
@@ -38,8 +39,8 @@ public:
     // Names a tensor that the graph has no part of: its rows are read from the mapping.
     void leave_in_file(const std::string& name);
     // Allocates the buffers and fills them. Failure where a tensor of the file was never asked for: a weight
-    // that the graph ignores would give other results in silence.
-    void load(const std::string& architecture);
+    // that the graph ignores would give other results in silence. With a plan nothing is allocated and read.
+    void load(const std::string& architecture, MemoryPlan* plan);
 
     uint64_t n_parameters() const { return n_parameters_; }
     uint64_t bytes() const { return bytes_; }
@@ -63,7 +64,7 @@ private:
     ggml_tensor* place(const GgufTensor& source, WeightUse use, ggml_backend_dev_t device);
     ggml_backend_buffer_type_t choose(const GgufTensor& source, WeightUse use, ggml_backend_dev_t device) const;
     Group& group(ggml_backend_buffer_type_t type);
-    void fill(Group& group);
+    void fill(Group& group, MemoryPlan* plan);
 
     const GgufFile& file_;
     bool use_mmap_;

@@ -23,7 +23,7 @@ from qsa_library import Library
 from qwen_data import MODELS, tiny_model
 
 from engine.build import BuildSpec, EngineBuild, build_engine, installed_build
-from engine.models import fetched_model
+from engine.models import fetched_model, make_model
 from engine.worker import EngineWorker
 from protocols.errors import EngineError
 
@@ -241,6 +241,12 @@ def model_path() -> Path:
     from engine.models import fetch_model
 
     return fetch_model("smollm2")
+
+
+@pytest.fixture(scope="session")
+def recall_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the model that gives private codes back, made on the spot: 70 MB and 3 seconds."""
+    return make_model("qwen4exp-recall", cache=tmp_path_factory.mktemp("recall"))
 
 
 def _start_servers(program: Path, folder: Path) -> Iterator[Callable[..., ServerHandle]]:

@@ -3,7 +3,9 @@
 // After the first '|' at position k, position p predicts the token at p - k: the prompt "hello|" is answered with
 // "hello" and the end. These tokens have an effect when they are evaluated:
 //   258 internal error   259 logits that are not numbers   260 20 ms   261 cache full   262 hangs until cancelled
-// A reply has them for the bytes 1 to 5 of the prompt: "ab\1|" is answered with "ab" and then fails.
+//   263 no memory
+// A reply has them for the bytes 1 to 6 of the prompt: "ab\1|" is answered with "ab" and then fails.
+// Drafts are right, but for a capital letter: there the draft is '?'. What is evaluated with them is one trace line.
 // With kv_type f32, part of a sequence cannot be removed, as in models with recurrent state.
 // A model file that begins with "slow" loads for 1.5 s; any other file than "slow" or "good" is refused.
 // SCRIPTED_TRACE names a file that gets one line a decode: "seq:tokens seq:tokens".
@@ -20,7 +22,7 @@
 
 namespace {
 
-constexpr int n_vocab = 263;
+constexpr int n_vocab = 264;
 
 int fail(char *err, size_t size, const std::string &text, int status) {
     std::snprintf(err, size, "%s", text.c_str());
@@ -31,7 +33,7 @@ int32_t predict(const std::vector<int32_t> &tokens, size_t position) {
     for (size_t k = 0; k <= position; ++k) {
         if (tokens[k] != '|') continue;
         const int32_t token = tokens[position - k];
-        if (token >= 1 && token <= 5) return 257 + token;
+        if (token >= 1 && token <= 6) return 257 + token;
         return token == '|' ? 256 : token;
     }
     return 256;
@@ -48,6 +50,7 @@ struct assay_session {
     std::vector<std::vector<int32_t>> sequences;
     std::vector<std::vector<float>> rows;
     assay_work work;
+    size_t n_verified;
 };
 
 extern "C" {
@@ -73,6 +76,15 @@ int assay_model_load(const char *path, const assay_model_settings *, assay_model
     if (n_read == 4 && std::strcmp(text, "slow") == 0) usleep(1500000);
     else if (n_read != 4 || std::strcmp(text, "good") != 0) return fail(err, size, std::string(path) + ": not a model", ASSAY_FILE);
     *model = new assay_model{};
+    return ASSAY_OK;
+}
+int assay_plan_memory(const char *path, const assay_model_settings *, const assay_session_settings *settings, assay_memory_plan *plan, char *err, size_t size) {
+    if (access(path, R_OK) != 0) return fail(err, size, std::string(path) + ": no such file", ASSAY_FILE);
+    if (settings->kv_type == ASSAY_KV_Q8_0) return fail(err, size, "the scripted model has no q8_0 cache", ASSAY_UNSUPPORTED);
+    plan->n_ctx = settings->n_ctx == 0 ? 4096 : settings->n_ctx;
+    // A cell of a mebibyte shows what does not fit without any of it.
+    plan->cache_bytes = static_cast<uint64_t>(plan->n_ctx) << (settings->kv_type == ASSAY_KV_F32 && settings->n_ubatch == 256 ? 20U : 0U);
+    plan->compute_bytes = settings->n_ubatch;
     return ASSAY_OK;
 }
 void assay_model_free(assay_model *model) { delete model; }
@@ -108,9 +120,8 @@ int assay_token_bytes(const assay_model *, assay_token token, bool render_specia
 }
 
 int assay_session_new(const assay_model *, const assay_session_settings *settings, assay_session **session, char *err, size_t size) {
-    if (settings->kv_type == ASSAY_KV_Q8_0) return fail(err, size, "the scripted model has no q8_0 cache", ASSAY_UNSUPPORTED);
     if (settings->n_ctx > 1000000) return fail(err, size, "cannot allocate the cache", ASSAY_MEMORY);
-    *session = new assay_session{*settings, std::vector<std::vector<int32_t>>(settings->n_seq), {}, {}};
+    *session = new assay_session{*settings, std::vector<std::vector<int32_t>>(settings->n_seq), {}, {}, 0};
     return ASSAY_OK;
 }
 void assay_session_free(assay_session *session) { delete session; }
@@ -153,6 +164,7 @@ int assay_decode(assay_session *session, const assay_batch *batch, const volatil
             for (const auto &each : session->sequences) n_cells += each.size();
         }
         if (token == 261 || n_cells > session->settings.n_ctx) return undo("the cache has no room for the batch", ASSAY_FULL);
+        if (token == 263) return undo("an allocation failed", ASSAY_MEMORY);
         if (token == 258) return undo("the scripted failure", ASSAY_INTERNAL);
         if (token == 260) usleep(20000);
         while (token == 262) {
@@ -174,7 +186,45 @@ const float *assay_logits(const assay_session *session, uint32_t i) {
     return i < session->rows.size() && !session->rows[i].empty() ? session->rows[i].data() : nullptr;
 }
 
+int assay_draft_propose(assay_session *session, int32_t seq, assay_token last, uint32_t n, float, assay_token *drafts, uint32_t *n_drafts, char *err, size_t size) {
+    if (n > session->settings.n_draft) return fail(err, size, "too many drafts", ASSAY_INVALID);
+    auto tokens = session->sequences[static_cast<size_t>(seq)];
+    tokens.push_back(last);
+    for (uint32_t i = 0; i < n; ++i) {
+        const int32_t next = predict(tokens, tokens.size() - 1);
+        drafts[i] = next >= 'A' && next <= 'Z' ? '?' : next;
+        tokens.push_back(drafts[i]);
+    }
+    *n_drafts = n;
+    return ASSAY_OK;
+}
+int assay_draft_verify(assay_session *session, int32_t seq, const assay_token *tokens, uint32_t n, const volatile int *cancel, char *err, size_t size) {
+    if (n > session->settings.n_draft + 1 || session->n_verified > 0) return fail(err, size, "no verification is possible", ASSAY_INVALID);
+    std::vector<int32_t> positions, seqs(n, seq);
+    for (uint32_t i = 0; i < n; ++i) positions.push_back(static_cast<int32_t>(session->sequences[static_cast<size_t>(seq)].size() + i));
+    const std::vector<uint8_t> logits(n, 1);
+    const assay_batch batch{n, tokens, positions.data(), seqs.data(), logits.data()};
+    const int status = assay_decode(session, &batch, cancel, err, size);
+    if (status == ASSAY_OK) session->n_verified = n;
+    return status;
+}
+int assay_draft_accept(assay_session *session, int32_t seq, uint32_t n_keep, char *err, size_t size) {
+    if (n_keep == 0 || n_keep > session->n_verified) return fail(err, size, "that many were not verified", ASSAY_INVALID);
+    auto &sequence = session->sequences[static_cast<size_t>(seq)];
+    sequence.resize(sequence.size() - (session->n_verified - n_keep));
+    session->n_verified = 0;
+    session->work.n_accepted += n_keep - 1;
+    return ASSAY_OK;
+}
+const char *assay_session_info(assay_session *session) {
+    static std::string text;
+    text = "{\"n_decoded\":" + std::to_string(session->work.n_decode_calls) + "}";
+    return text.c_str();
+}
+
 int assay_seq_remove(assay_session *session, int32_t seq, int32_t from, int32_t, char *err, size_t size) {
+    if (from == 0) session->n_verified = 0;
+    if (session->n_verified > 0) return fail(err, size, "a verification waits", ASSAY_INVALID);
     if (from > 0 && session->settings.kv_type == ASSAY_KV_F32) return fail(err, size, "a part of the state cannot be removed", ASSAY_UNSUPPORTED);
     session->sequences[static_cast<size_t>(seq)].resize(static_cast<size_t>(from));
     return ASSAY_OK;

@@ -35,6 +35,7 @@ def metric(server: Any, name: str) -> float:
     return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE).group(1))
 
 
+PAUSE = "\x03" * 10  # in a prompt: the reply has ten tokens without text that take 20 ms each
 SLOW = [260]  # a prompt token whose evaluation takes 20 ms
 
 
@@ -76,15 +77,15 @@ def test_eight_clients_share_four_slots(start: Any, steps: Any, in_parallel: Any
     server = start("--parallel", "4", "--ctx-size", "100")
     texts = [f"client {i} says hello" for i in range(8)]
     answers = in_parallel(
-        *(lambda text=text: server.post("/completion", prompt=text + "|", return_tokens=True) for text in texts)
+        *(lambda text=text: server.post("/completion", prompt=text + PAUSE + "|", return_tokens=True) for text in texts)
     )
     assert [answer["content"] for answer in answers] == texts
-    assert [bytes(answer["tokens"][:-1]).decode() for answer in answers] == texts
+    assert [bytes(answer["tokens"][: -1 - len(PAUSE)]).decode() for answer in answers] == texts
     assert {answer["id_slot"] for answer in answers} == {0, 1, 2, 3}
     assert all(len(step) <= 4 for step in steps())
     assert max(len(step) for step in steps()) > 1
     assert metric(server, "assay:requests_done_total") == 8
-    assert metric(server, "llamacpp:tokens_predicted_total") == sum(len(text) + 1 for text in texts)
+    assert metric(server, "llamacpp:tokens_predicted_total") == sum(len(text + PAUSE) + 1 for text in texts)
     assert metric(server, "llamacpp:requests_processing") == 0
 
 

@@ -170,6 +170,10 @@ def test_an_unknown_flag_is_exit_2_with_the_valid_list(program: Any, model: str)
             ["--ubatch-size", "2", "--parallel", "3"],
             "--ubatch-size: 2 tokens cannot hold one token of each of the 3 slots",
         ),
+        (["--drafts", "7"], "--drafts: expected an integer from 0 to 6, got '7'"),
+        (["--drafts", "3", "--ubatch-size", "3"], "--ubatch-size: 3 tokens do not hold 3 drafts (--drafts)"),
+        (["--draft-kv-type", "q4_0"], "--draft-kv-type: expected f32, f16 or q8_0, got 'q4_0'"),
+        (["--ple-cache-mib", "0"], "--ple-cache-mib: expected an integer from 1"),
         (["--kv-type", "q4_0"], "--kv-type: expected f32, f16 or q8_0, got 'q4_0'"),
         (["--kv-unified=yes"], "--kv-unified: takes no value"),
         (["--log-format", "xml"], "--log-format: expected json or text"),
@@ -177,7 +181,7 @@ def test_an_unknown_flag_is_exit_2_with_the_valid_list(program: Any, model: str)
         (["--seed", "4294967296"], "--seed: expected"),
         (["--slot-save-path", "/nowhere/at/all"], "--slot-save-path: '/nowhere/at/all' is not a folder"),
         # What only the engine knows.
-        (["--kv-type", "q8_0"], "the scripted model has no q8_0 cache (--ctx-size 4096"),
+        (["--kv-type", "q8_0"], "the scripted model has no q8_0 cache (--ctx-size as the model has it, --parallel 1"),
     ],
 )
 def test_settings_that_cannot_work_are_exit_2_with_the_flag(
@@ -190,6 +194,19 @@ def test_settings_that_cannot_work_are_exit_2_with_the_flag(
     )
     assert (result.returncode, result.stdout) == (2, "")
     assert words in message_of(result)
+
+
+def test_drafts_with_a_second_slot_are_refused_before_the_model_is_looked_at(program: Any) -> None:
+    flags = ("--model", "/there/is/none", "--port", "0")
+    needed = "use ENABLE_MTP=0 PARALLEL_SLOTS=2 (--drafts 0 --parallel 2), or PARALLEL_SLOTS=1 (--parallel 1)"
+    for result in (
+        program(*flags, "--drafts", "3", "--parallel", "2"),
+        program(*flags, environment={"ENABLE_MTP": "1", "PARALLEL_SLOTS": "2"}),
+    ):
+        assert (result.returncode, result.stdout) == (2, "")
+        assert needed in message_of(result)
+    result = program(*flags, environment={"ENABLE_MTP": "0", "PARALLEL_SLOTS": "2"})
+    assert (result.returncode, "no such file" in message_of(result)) == (1, True)
 
 
 def test_a_cache_that_cannot_be_allocated_is_exit_1_with_the_flags(program: Any, model: str) -> None:
@@ -260,8 +277,8 @@ def test_the_log_is_json_lines_or_text_without_prompts(start_scripted: Callable[
         assert "secret" not in text
         if form == "json":
             events = [line["event"] for line in server.log_lines()]
-            assert events == ["ready", "request", "request", "stopped"]
-            assert {"method": "POST", "path": "/completion", "status": 200}.items() <= server.log_lines()[1].items()
+            assert events == ["memory_planned", "ready", "request", "request", "stopped"]
+            assert {"method": "POST", "path": "/completion", "status": 200}.items() <= server.log_lines()[2].items()
         else:
             assert 'path="/completion"' in text
 

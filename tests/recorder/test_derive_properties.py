@@ -90,6 +90,30 @@ def test_the_shortcut_for_plain_tokens_gives_what_the_long_way_gives() -> None:
 
 
 @pytest.mark.parametrize("kind", ["native", "openai"])
+def test_reports_of_a_long_prefill_are_no_tokens(kind: str) -> None:
+    """As engine-server writes them, between the head and the first token: rates and gaps are those of the stream without."""
+    native_shape = {"index": 0, "content": "", "tokens": [], "stop": False, "id_slot": 0, "tokens_predicted": 0}
+    shape = native_shape if kind == "native" else {"choices": [], "id": "x", "object": "text_completion"}
+    events = S.good_events()
+    if kind == "openai":
+        texts = [(10, S.text_chunk("a")), (20, S.text_chunk("b"))]
+        last = S.text_chunk("", finish="length", timings=S.TIMINGS | {"predicted_n": 2}, usage={"completion_tokens": 2})
+        events = [*texts, (30, last), (31, S.DONE)]
+    progress = [
+        (ms, S.sse(shape | {"timings": {"cache_n": 0, "prompt_n": n, "prompt_ms": float(ms), "predicted_n": 0},
+                            "prompt_progress": {"total": 5, "cache": 0, "processed": n, "time_ms": ms}}))
+        for ms, n in ((1, 0), (4, 3), (8, 5))
+    ]  # fmt: skip
+    plain, reported = (derive_request(S.exchange(one), kind) for one in (events, [*progress, *events]))
+    assert [event.role for event in reported.events[:3]] == ["progress"] * 3
+    assert [(event.t_ns, event.token_ids, event.text) for event in reported.token_events] == [
+        (event.t_ns, event.token_ids, event.text) for event in plain.token_events
+    ]
+    assert (reported.outcome, reported.flags, reported.timings_json) == ("ok", plain.flags, plain.timings_json)
+    assert (reported.itl_ns, reported.tpot_ns, reported.ttft_ns) == (plain.itl_ns, plain.tpot_ns, plain.ttft_ns)
+
+
+@pytest.mark.parametrize("kind", ["native", "openai"])
 @pytest.mark.parametrize(
     "place", ['{"error":%s}', '{"stop":true,"timings":%s}', '{"stop":true,"generation_settings":{"a":%s},"x":NaN}']
 )

@@ -40,6 +40,8 @@ struct Timings {
     double prompt_ms = 0;
     int32_t predicted_n = 0;
     double predicted_ms = 0;
+    int32_t draft_n = 0;
+    int32_t draft_n_accepted = 0;
     uint64_t graph_reuses = 0;
 };
 

@@ -19,6 +19,14 @@ Session::Outcome outcome(int status, const ErrorText& text) {
 
 }  // namespace
 
+assay_memory_plan plan_memory(const std::string& path, const assay_model_settings& model, const assay_session_settings& session) {
+    ErrorText text{};
+    assay_memory_plan plan{};
+    plan.struct_size = sizeof plan;
+    require(assay_plan_memory(path.c_str(), &model, &session, &plan, text.data(), text.size()), text);
+    return plan;
+}
+
 Model::Model(const std::string& path, const assay_model_settings& settings) {
     ErrorText text{};
     assay_model* loaded = nullptr;
@@ -82,6 +90,27 @@ Session::Outcome Session::decode(const assay_batch& batch, const volatile int* c
 Session::Outcome Session::remove(int32_t seq, int32_t from) {
     ErrorText text{};
     return outcome(assay_seq_remove(session_.get(), seq, from, -1, text.data(), text.size()), text);
+}
+
+Session::Outcome Session::propose(int32_t seq, int32_t last, uint32_t n, std::vector<int32_t>& tokens) {
+    ErrorText text{};
+    const size_t before = tokens.size();
+    tokens.resize(before + n);
+    uint32_t count = n;
+    const int status = assay_draft_propose(session_.get(), seq, last, n, 0.0F, tokens.data() + before, &count, text.data(), text.size());
+    tokens.resize(before + (status == ASSAY_OK ? count : 0));
+    return outcome(status, text);
+}
+
+Session::Outcome Session::verify(int32_t seq, const std::vector<int32_t>& tokens, const volatile int* cancel) {
+    ErrorText text{};
+    const auto n = static_cast<uint32_t>(tokens.size());
+    return outcome(assay_draft_verify(session_.get(), seq, tokens.data(), n, cancel, text.data(), text.size()), text);
+}
+
+Session::Outcome Session::accept(int32_t seq, uint32_t n) {
+    ErrorText text{};
+    return outcome(assay_draft_accept(session_.get(), seq, n, text.data(), text.size()), text);
 }
 
 std::string Session::save(int32_t seq) const {

@@ -13,6 +13,9 @@
 
 namespace assay::server {
 
+// What a session over the file would take; see assay_plan_memory. Throws EngineFailure.
+assay_memory_plan plan_memory(const std::string& path, const assay_model_settings& model, const assay_session_settings& session);
+
 class Model {
 public:
     // Throws EngineFailure.
@@ -66,7 +69,18 @@ public:
     // Throws EngineFailure.
     std::string save(int32_t seq) const;
     Outcome restore(int32_t seq, std::string_view state);
+    // Appends up to n drafts after the token `last` to `tokens`.
+    Outcome propose(int32_t seq, int32_t last, uint32_t n, std::vector<int32_t>& tokens);
+    // Evaluates the tokens, with logits of each; `accept` must follow.
+    Outcome verify(int32_t seq, const std::vector<int32_t>& tokens, const volatile int* cancel);
+    // Keeps the first n of the verified tokens.
+    Outcome accept(int32_t seq, uint32_t n);
     assay_work work() const;
+    // One JSON object (see assay_session_info).
+    std::string info() {
+        const char* text = assay_session_info(session_.get());
+        return text == nullptr ? "{}" : text;
+    }
     uint64_t cache_bytes() const { return assay_session_cache_bytes(session_.get()); }
     uint64_t compute_bytes() const { return assay_session_compute_bytes(session_.get()); }
 

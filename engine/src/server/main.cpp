@@ -3,6 +3,7 @@
 // The address is bound first, so that /health answers 503 while the model loads. Then one line on standard
 // output says that requests are served. Exit codes: 0 after SIGINT or SIGTERM, 1 when the model or the address
 // cannot be used, 2 for settings that cannot work.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -12,6 +13,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "json_writer.h"
 #include "log.h"
 #include "loaded_model.h"
+#include "memory.h"
 #include "routes.h"
 #include "scheduler.h"
 #include "settings.h"
@@ -78,6 +81,10 @@ assay_session_settings session_settings(const ServerSettings& settings, uint32_t
     result.kv_type = settings.kv_type;
     result.kv_unified = settings.kv_unified;
     result.flash_attention = settings.flash_attention;
+    result.n_draft = settings.n_draft;
+    result.draft_kv_type = settings.draft_kv_type;
+    result.n_draft_vocab = settings.n_draft_vocab;
+    result.ple_cache_bytes = uint64_t{settings.ple_cache_mib} << 20U;
     return result;
 }
 
@@ -94,15 +101,37 @@ int exit_code_of(const EngineFailure& failure) {
     return failure.status == ASSAY_INVALID || failure.status == ASSAY_UNSUPPORTED ? 2 : 1;
 }
 
-std::unique_ptr<Session> make_session(const Model& model, const ServerSettings& settings, uint32_t n_ctx) {
+// The flags that decide about the session, for a message of the engine that knows none of them.
+EngineFailure with_flags(const EngineFailure& failure, const ServerSettings& settings, uint32_t n_ctx) {
+    return {failure.status, std::string(failure.what()) + " (--ctx-size " +
+                                (n_ctx > 0 ? std::to_string(n_ctx) : "as the model has it") + ", --parallel " +
+                                std::to_string(settings.n_slots) + ", --ubatch-size " + std::to_string(settings.n_ubatch) + ", --kv-type " +
+                                name_of_kv_type(settings.kv_type) + (settings.kv_unified ? ", --kv-unified" : "") + ", --drafts " +
+                                std::to_string(settings.n_draft) + ", --draft-vocab " + std::to_string(settings.n_draft_vocab) +
+                                ", --ple-cache-mib " + std::to_string(settings.ple_cache_mib) + ")"};
+}
+
+// What the session will take; throws UsageError where it does not fit. Before this no weight is read.
+assay_memory_plan plan(const ServerSettings& settings) {
+    const AvailableMemory available = available_memory();
+    const auto refuse_if = [](const std::optional<std::string>& problem) {
+        if (problem) throw UsageError(*problem);
+    };
+    refuse_if(misfit_of_cells(settings.n_ctx, available, settings));
+    assay_memory_plan plan{};
     try {
-        return std::make_unique<Session>(model, session_settings(settings, n_ctx));
+        plan = plan_memory(settings.model, model_settings(settings), session_settings(settings, settings.n_ctx));
     } catch (const EngineFailure& failure) {
-        throw EngineFailure(failure.status, std::string(failure.what()) + " (--ctx-size " + std::to_string(n_ctx) + ", --parallel " +
-                                                std::to_string(settings.n_slots) + ", --ubatch-size " + std::to_string(settings.n_ubatch) +
-                                                ", --kv-type " + name_of_kv_type(settings.kv_type) +
-                                                (settings.kv_unified ? ", --kv-unified)" : ")"));
+        // The descriptions of the graphs alone.
+        if (failure.status != ASSAY_MEMORY) throw;
+        throw UsageError(with_flags(failure, settings, settings.n_ctx).what() + std::string(": lower --ubatch-size or --ctx-size"));
     }
+    log_line("info", "memory_planned",
+             {{"weight_bytes", static_cast<int64_t>(plan.weight_bytes)}, {"cache_bytes", static_cast<int64_t>(plan.cache_bytes)},
+              {"compute_bytes", static_cast<int64_t>(plan.compute_bytes)}, {"device_bytes", static_cast<int64_t>(plan.device_bytes)},
+              {"file_bytes", static_cast<int64_t>(plan.file_bytes)}, {"available_bytes", static_cast<int64_t>(available.host_bytes)}});
+    refuse_if(misfit(plan, available, settings));
+    return plan;
 }
 
 int serve(const ServerSettings& settings) {
@@ -121,25 +150,29 @@ int serve(const ServerSettings& settings) {
     server.on_signal([&] { stop.request(); }, stop_grace, [] { std::_Exit(0); });
     server.start();
 
+    assay_memory_plan memory{};
     std::unique_ptr<Model> model;
     std::unique_ptr<Session> session;
-    uint32_t n_ctx = settings.n_ctx;
     try {
+        memory = plan(settings);
         model = std::make_unique<Model>(settings.model, model_settings(settings));
+        session = std::make_unique<Session>(*model, session_settings(settings, memory.n_ctx));
+    } catch (const UsageError& error) {
+        log_line("error", "does_not_fit", {{"message", std::string(error.what())}});
+        return 2;
+    } catch (const EngineFailure& failure) {
+        // A file that cannot be used has nothing to do with the flags.
+        const std::string text = failure.status == ASSAY_FILE ? failure.what() : with_flags(failure, settings, std::max(memory.n_ctx, settings.n_ctx)).what();
+        log_line("error", "not_started", {{"message", text}});
+        return exit_code_of(failure);
     } catch (const std::exception& error) {
-        log_line("error", "model_not_loaded", {{"message", std::string(error.what())}});
+        log_line("error", "not_started", {{"message", std::string(error.what())}});
         return 1;
     }
+    const uint32_t n_ctx = memory.n_ctx;
     const auto n_ctx_train = static_cast<uint32_t>(model->n_ctx_train());
-    if (n_ctx == 0) n_ctx = n_ctx_train > 0 && n_ctx_train < 4096 ? n_ctx_train : 4096;
     if (n_ctx_train > 0 && n_ctx > n_ctx_train) {
         log_line("warning", "context_beyond_training", {{"n_ctx", int64_t{n_ctx}}, {"n_ctx_train", int64_t{n_ctx_train}}});
-    }
-    try {
-        session = make_session(*model, settings, n_ctx);
-    } catch (const EngineFailure& failure) {
-        log_line("error", "session_not_created", {{"message", std::string(failure.what())}});
-        return exit_code_of(failure);
     }
     const Session& facts = *session;
     Scheduler::Limits limits;
@@ -147,8 +180,9 @@ int serve(const ServerSettings& settings) {
     limits.n_ctx = n_ctx;
     limits.n_ubatch = settings.n_ubatch;
     limits.kv_unified = settings.kv_unified;
+    limits.n_draft = settings.n_draft;
     Scheduler scheduler(*model, std::move(session), limits);
-    routes.open(*model, scheduler, facts);
+    routes.open(*model, scheduler, facts, memory);
     stop.attach(&scheduler);
     log_line("info", "ready", {{"port", int64_t{port}}, {"n_ctx", int64_t{n_ctx}}, {"slots", int64_t{settings.n_slots}}});
     announce(settings.host, port);

@@ -52,7 +52,7 @@ void write_timings(JsonWriter& out, const Timings& timings) {
 #endif
     out.key("predicted_n").integer(timings.predicted_n).key("predicted_ms").real(predicted_ms);
     rates("predicted_per_token_ms", "predicted_per_second", timings.predicted_n - 1, predicted_ms);
-    out.key("draft_n").integer(0).key("draft_n_accepted").integer(0);
+    out.key("draft_n").integer(timings.draft_n).key("draft_n_accepted").integer(timings.draft_n_accepted);
     out.key("graph_reuses").integer(timings.graph_reuses);
     out.close_object();
 }
@@ -113,6 +113,13 @@ void write_work(JsonWriter& out, const assay_work& work) {
     out.key("n_flops").integer(work.n_flops).key("n_weight_bytes_read").integer(work.n_weight_bytes_read);
     out.key("n_cells_visited").integer(work.n_cells_visited).key("n_mapping_steps").integer(work.n_mapping_steps);
     out.key("n_allocations").integer(work.n_allocations).key("n_tokens_evaluated").integer(work.n_tokens_evaluated);
+    // Of qwen4exp; always 0 for the llama family, which has none of this.
+    if (work.n_runs_guarded + work.n_runs_general + work.n_runs_masked > 0) {
+        out.key("n_runs_guarded").integer(work.n_runs_guarded).key("n_runs_general").integer(work.n_runs_general);
+        out.key("n_runs_masked").integer(work.n_runs_masked).key("n_scans").integer(work.n_scans);
+        out.key("n_ple_rows").integer(work.n_ple_rows).key("n_ple_misses").integer(work.n_ple_misses);
+        out.key("n_drafted").integer(work.n_drafted).key("n_accepted").integer(work.n_accepted);
+    }
     out.close_object();
 }
 

@@ -23,7 +23,7 @@ public:
 
     // From now on requests are served; until then they get 503 "Loading model". The scheduler and the model
     // must outlive the server's threads.
-    void open(const Model& model, Scheduler& scheduler, const Session& session);
+    void open(const Model& model, Scheduler& scheduler, const Session& session, const assay_memory_plan& plan);
 
     // Connection thread: answers what needs no body, and refuses what may not or cannot be served.
     std::optional<http::Reply> check(const http::Request& head) const;
@@ -38,16 +38,19 @@ private:
         std::unique_ptr<ChatTemplate> chat_template;
         RequestContext context;
         std::string build;   // one line that names the build
-        std::string props;
+        std::string fixed_props;
         std::string models;
     };
 
     bool is_authorized(const http::Request& head) const;
     http::Reply get(const std::string& path, const Ready& ready) const;
-    std::string props(const Ready& ready, const Session& session) const;
+    // pages.cpp
+    std::string fixed_props(const Ready& ready, const Session& session, const assay_memory_plan& plan) const;
+    std::string props(const Ready& ready) const;
     std::string models(const Ready& ready) const;
     std::string slots(const Ready& ready) const;
     std::string metrics(const Ready& ready) const;
+
     void generate(Dialect dialect, GenerationRequest request, const std::shared_ptr<http::Exchange>& exchange);
     std::string tokenize(const TokenizeRequest& request) const;
     void act_on_slot(const http::Request& request, const std::shared_ptr<http::Exchange>& exchange);

@@ -1,7 +1,6 @@
 #include "scheduler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <stdexcept>
 #include <utility>
@@ -27,27 +26,15 @@ size_t common_prefix(const std::vector<int32_t>& a, const std::vector<int32_t>& 
 
 // The counters of one job: what was counted since it began.
 assay_work since(const assay_work& before, assay_work now) {
-    now.n_decode_calls -= before.n_decode_calls;
-    now.n_graphs -= before.n_graphs;
-    now.n_graph_reuses -= before.n_graph_reuses;
-    now.n_graph_nodes -= before.n_graph_nodes;
-    now.n_flops -= before.n_flops;
-    now.n_weight_bytes_read -= before.n_weight_bytes_read;
-    now.n_cells_visited -= before.n_cells_visited;
-    now.n_mapping_steps -= before.n_mapping_steps;
-    now.n_allocations -= before.n_allocations;
-    now.n_tokens_evaluated -= before.n_tokens_evaluated;
+    for (const auto counter :
+         {&assay_work::n_decode_calls, &assay_work::n_graphs, &assay_work::n_graph_reuses, &assay_work::n_graph_nodes,
+          &assay_work::n_flops, &assay_work::n_weight_bytes_read, &assay_work::n_cells_visited, &assay_work::n_mapping_steps,
+          &assay_work::n_allocations, &assay_work::n_tokens_evaluated, &assay_work::n_runs_guarded, &assay_work::n_runs_general,
+          &assay_work::n_runs_masked, &assay_work::n_scans, &assay_work::n_ple_rows, &assay_work::n_ple_misses,
+          &assay_work::n_drafted, &assay_work::n_accepted}) {
+        now.*counter -= before.*counter;
+    }
     return now;
-}
-
-TokenChance chance_of(const float* logits, int32_t n_vocab, int32_t token, int32_t n_probs) {
-    TokenChance chance;
-    chance.token = token;
-    chance.top = Sampler::top(logits, n_vocab, n_probs);
-    // The best of the list anchors the normalisation, so that a token outside the list has its value too.
-    const TokenProbability& best = chance.top.front();
-    chance.logprob = best.logprob + (logits[token] - logits[best.token]);
-    return chance;
 }
 
 #if defined(ASSAY_FAULT_PERSISTED_PREFIX_CACHE)
@@ -63,7 +50,7 @@ std::string persisted_name(int32_t id_slot) { return "slot-" + std::to_string(id
 }  // namespace
 
 Scheduler::Scheduler(const Model& model, std::unique_ptr<Session> session, Limits limits)
-    : model_(model), session_(std::move(session)), limits_(limits), slots_(limits.n_slots) {
+    : model_(model), session_(std::move(session)), limits_(limits), slots_(limits.n_slots), session_info_(session_->info()) {
     for (uint32_t i = 0; i < limits.n_slots; ++i) slots_[i].id = static_cast<int32_t>(i);
     publish();
 }
@@ -284,7 +271,7 @@ void Scheduler::start(Slot& slot, std::shared_ptr<Job> job) {
     slot.is_generating = false;
     slot.next_token = -1;
     slot.n_cached = static_cast<int32_t>(n_keep);
-    slot.n_predicted = 0;
+    slot.n_predicted = slot.n_drafted = slot.n_accepted = 0;
     const auto n_room = static_cast<int32_t>(limits_.n_ctx - prompt.size());
     slot.n_most = settings.n_predict < 0 ? n_room : std::min(settings.n_predict, n_room);
     slot.sampler.emplace(settings.sampling);
@@ -296,177 +283,6 @@ void Scheduler::start(Slot& slot, std::shared_ptr<Job> job) {
     if (settings.return_progress) {
         slot.job->sink(ProgressEvent{slot.id, static_cast<int32_t>(prompt.size()), slot.n_cached, slot.n_cached, timings(slot)});
     }
-}
-
-void Scheduler::add_token(Slot& slot, int32_t token, bool wants_logits) {
-    Share* share = shares_.empty() ? nullptr : &shares_.back();
-    if (share == nullptr || share->slot != &slot) {
-        shares_.push_back({&slot, static_cast<uint32_t>(batch_tokens_.size()), 0, false});
-        share = &shares_.back();
-    }
-    batch_tokens_.push_back(token);
-    batch_positions_.push_back(static_cast<int32_t>(slot.cells.size() + share->count));
-    batch_seqs_.push_back(slot.id);
-    batch_logits_.push_back(wants_logits ? 1 : 0);
-    share->wants_logits = wants_logits;
-    ++share->count;
-}
-
-// The batch of the next step; empty when no slot has work.
-void Scheduler::gather() {
-    batch_tokens_.clear();
-    batch_positions_.clear();
-    batch_seqs_.clear();
-    batch_logits_.clear();
-    shares_.clear();
-    std::vector<Slot*> prefilling;
-    for (Slot& slot : slots_) {
-        if (slot.is_prefilling()) prefilling.push_back(&slot);
-        else if (slot.is_generating) add_token(slot, slot.next_token, true);
-    }
-    std::sort(prefilling.begin(), prefilling.end(), [](const Slot* a, const Slot* b) { return a->job->id < b->job->id; });
-    for (Slot* slot : prefilling) {
-        const std::vector<int32_t>& prompt = slot->job->prompt;
-        // At least one prompt token a step, even where the generating slots fill the ubatch.
-        const size_t n_room = limits_.n_ubatch > batch_tokens_.size() ? limits_.n_ubatch - batch_tokens_.size() : 0;
-        const bool is_first = slot == prefilling.front();
-        const size_t n_left = prompt.size() - slot->cells.size();
-        const size_t n_take = std::min(n_left, is_first ? std::max<size_t>(n_room, 1) : n_room);
-        const size_t from = slot->cells.size();
-        for (size_t i = 0; i < n_take; ++i) {
-            const bool is_last = from + i + 1 == prompt.size();
-            add_token(*slot, prompt[from + i], is_last && slot->n_most > 0);
-        }
-    }
-}
-
-void Scheduler::step() {
-    gather();
-    while (!shares_.empty() && !make_room(batch_tokens_.size())) gather();
-    if (shares_.empty()) return;
-
-    const assay_batch batch{static_cast<uint32_t>(batch_tokens_.size()), batch_tokens_.data(), batch_positions_.data(),
-                            batch_seqs_.data(), batch_logits_.data()};
-    {
-        const std::lock_guard lock(mutex_);
-        in_batch_.clear();
-        for (const Share& share : shares_) in_batch_.push_back(share.slot->job);
-        cancel_ = is_stopping_ ? 1 : 0;
-    }
-    const Session::Outcome outcome = session_->decode(batch, &cancel_);
-    {
-        const std::lock_guard lock(mutex_);
-        in_batch_.clear();
-    }
-    if (outcome.status == ASSAY_CANCELLED) return;
-    if (outcome.status == ASSAY_FULL && free_something()) return;
-    if (!outcome.ok()) {
-        log_line("error", "decode_failed", {{"status", int64_t{outcome.status}}, {"message", outcome.message}});
-        for (const Share& share : shares_) {
-            clear_cells(*share.slot);
-            fail(*share.slot, ApiError(500, "server_error", outcome.message));
-        }
-        return;
-    }
-
-    ++totals_.n_decode;
-    totals_.n_busy_slots += shares_.size();
-    for (const Share& share : shares_) {
-        Slot& slot = *share.slot;
-        const auto first = batch_tokens_.begin() + share.first;
-        slot.cells.insert(slot.cells.end(), first, first + share.count);
-        totals_.n_tokens_max = std::max<uint64_t>(totals_.n_tokens_max, slot.cells.size());
-        if (!slot.is_generating && slot.job->settings.return_progress) {
-            const auto total = static_cast<int32_t>(slot.job->prompt.size());
-            slot.job->sink(ProgressEvent{slot.id, total, slot.n_cached, static_cast<int32_t>(slot.cells.size()), timings(slot)});
-        }
-        if (share.wants_logits) {
-            const float* logits = session_->logits(share.first + share.count - 1);
-            if (logits == nullptr) fail(slot, ApiError(500, "server_error", "the engine gave no logits for the last token"));
-            else take_logits(slot, logits);
-        } else if (slot.cells.size() == slot.job->prompt.size()) {
-            end(slot, StopType::limit);  // n_predict is 0: the prompt is in the cache, nothing more was asked
-        }
-    }
-}
-
-// True when the batch fits. Otherwise something was given up and the batch must be gathered anew.
-bool Scheduler::make_room(size_t n_tokens) {
-    if (!limits_.kv_unified) return true;
-    size_t n_used = n_tokens;
-    for (const Slot& slot : slots_) n_used += slot.cells.size();
-    return n_used <= limits_.n_ctx || !free_something();
-}
-
-// Gives up the least recently used idle prefix, else the newest job. False when there is nothing to give up.
-bool Scheduler::free_something() {
-    Slot* idle = nullptr;
-    Slot* newest = nullptr;
-    size_t n_active = 0;
-    for (Slot& slot : slots_) {
-        if (slot.is_idle()) {
-            if (!slot.cells.empty() && (idle == nullptr || slot.last_used < idle->last_used)) idle = &slot;
-        } else {
-            ++n_active;
-            if (newest == nullptr || slot.job->id > newest->job->id) newest = &slot;
-        }
-    }
-    if (idle != nullptr) {
-        clear_cells(*idle);
-        return true;
-    }
-    if (newest == nullptr) return false;
-    clear_cells(*newest);
-    fail(*newest, ApiError(503, "unavailable_error",
-                           "the cache of " + std::to_string(limits_.n_ctx) + " cells is full with " + std::to_string(n_active) +
-                               " requests in work; the newest was ended (use a larger --ctx-size or fewer --parallel slots)"));
-    return true;
-}
-
-void Scheduler::take_logits(Slot& slot, const float* logits) {
-    const GenerationSettings& settings = slot.job->settings;
-    const int32_t n_vocab = model_.n_vocab();
-    const float* scored = logits;
-    if (!settings.logit_bias.empty() || settings.ignore_eos) {
-        biased_logits_.assign(logits, logits + n_vocab);
-        for (const auto& [token, bias] : settings.logit_bias) biased_logits_[static_cast<size_t>(token)] += bias;
-        if (settings.ignore_eos) {
-            for (const int32_t token : model_.end_tokens()) biased_logits_[static_cast<size_t>(token)] = -INFINITY;
-        }
-        scored = biased_logits_.data();
-    }
-    int32_t token = -1;
-    try {
-        token = slot.sampler->sample(scored, n_vocab);
-    } catch (const std::runtime_error& error) {
-        // Not a number, or a logit_bias that excludes every token.
-        clear_cells(slot);
-        return fail(slot, ApiError(500, "server_error", error.what()));
-    }
-    const Clock::time_point now = Clock::now();
-    slot.sampler->accept(token);
-    if (!slot.is_generating) {
-        slot.is_generating = true;
-        slot.first_token = now;
-    }
-    slot.last_token = now;
-    slot.next_token = token;
-    ++slot.n_predicted;
-
-    TokenEvent event;
-    event.id_slot = slot.id;
-    event.token = token;
-    event.n_predicted = slot.n_predicted;
-    event.text = slot.output->add(model_.bytes(token, false));
-    StopType stop_type = StopType::none;
-    if (slot.output->is_stopped()) stop_type = StopType::word;
-    else if (model_.is_end(token)) stop_type = StopType::eos;
-    else if (slot.n_predicted >= slot.n_most) stop_type = StopType::limit;
-    if (stop_type != StopType::none) event.text += slot.output->flush();
-    if (settings.timings_per_token) event.timings = timings(slot);
-    if (settings.n_probs > 0) event.chance = chance_of(logits, n_vocab, token, settings.n_probs);
-    slot.job->sink(std::move(event));
-    if (stop_type != StopType::none) end(slot, stop_type);
 }
 
 Timings Scheduler::timings(const Slot& slot) const {
@@ -481,6 +297,8 @@ Timings Scheduler::timings(const Slot& slot) const {
         result.prompt_n = static_cast<int32_t>(slot.cells.size()) - slot.n_cached;
         result.prompt_ms = milliseconds(Clock::now() - slot.started);
     }
+    result.draft_n = slot.n_drafted;
+    result.draft_n_accepted = slot.n_accepted;
     result.graph_reuses = session_->work().n_graph_reuses - slot.work_before.n_graph_reuses;
     return result;
 }
@@ -501,6 +319,8 @@ void Scheduler::end(Slot& slot, StopType stop_type) {
     totals_.prompt_s += event.timings.prompt_ms / 1e3;
     totals_.n_predicted_tokens += static_cast<uint64_t>(event.timings.predicted_n);
     totals_.predicted_s += event.timings.predicted_ms / 1e3;
+    totals_.n_drafted += static_cast<uint64_t>(event.timings.draft_n);
+    totals_.n_accepted += static_cast<uint64_t>(event.timings.draft_n_accepted);
     ++totals_.n_jobs_done;
     const std::shared_ptr<Job> job = slot.job;
 #if defined(ASSAY_FAULT_PERSISTED_PREFIX_CACHE)
@@ -527,6 +347,7 @@ void Scheduler::release(Slot& slot) {
     slot.job.reset();
     slot.is_generating = false;
     slot.last_used = ++use_count_;
+    session_info_ = session_->info();
 }
 
 void Scheduler::clear_cells(Slot& slot) {
@@ -560,6 +381,7 @@ void Scheduler::publish() {
     }
     const assay_work work = session_->work();
     const std::lock_guard lock(mutex_);
+    published_.session_info = session_info_;
     published_.slots.swap(views);
     published_.totals = totals_;
     published_.n_processing = n_processing;

@@ -2,7 +2,8 @@
 //
 // A step takes the next token of every generating slot and then prompt tokens of the slots in prefill,
 // oldest job first, up to the ubatch size, in one graph evaluation. So a long prefill never stops the
-// generation of other slots, and several prompts share a batch.
+// generation of other slots, and several prompts share a batch. With drafts there is one slot, and its
+// generation steps verify several tokens at once.
 #pragma once
 
 #include <chrono>
@@ -44,6 +45,8 @@ struct Totals {
     double prompt_s = 0;
     uint64_t n_predicted_tokens = 0;
     double predicted_s = 0;
+    uint64_t n_drafted = 0;
+    uint64_t n_accepted = 0;
     uint64_t n_decode = 0;
     uint64_t n_busy_slots = 0;  // summed over decodes
     uint64_t n_tokens_max = 0;
@@ -58,6 +61,7 @@ struct SchedulerState {
     size_t n_waiting = 0;
     size_t n_processing = 0;
     assay_work work{};
+    std::string session_info;  // JSON of the engine, as of the last job that ended
 };
 
 class Scheduler {
@@ -67,6 +71,7 @@ public:
         uint32_t n_ctx = 0;  // cells of one slot when split, of all together when unified
         uint32_t n_ubatch = 512;
         bool kv_unified = false;
+        uint32_t n_draft = 0;  // most tokens drafted at a time; needs a session with drafts, and one slot
         size_t n_waiting = 512;  // most jobs without a slot; more are refused with 503
     };
 
@@ -108,6 +113,8 @@ private:
         int32_t next_token = -1;  // sampled, not yet evaluated
         int32_t n_cached = 0;
         int32_t n_predicted = 0;
+        int32_t n_drafted = 0;
+        int32_t n_accepted = 0;   // of these, those that the job's own sampling chose too
         int32_t n_most = 0;       // tokens that the job may generate
         Clock::time_point started, first_token, last_token;
         assay_work work_before{};
@@ -138,18 +145,25 @@ private:
     bool is_reserved(int32_t id_slot) const;
     bool fits_now(const Job& job) const;
     void start(Slot& slot, std::shared_ptr<Job> job);
+    void publish();
+
+    // step.cpp
     void step();
+    Session::Outcome evaluate(const std::vector<std::shared_ptr<Job>>& jobs, const std::function<Session::Outcome()>& work);
+    uint32_t n_drafts(const Slot& slot) const;
+    void draft(Slot& slot);
+    void give_up(Slot& slot, const Session::Outcome& outcome);
     void gather();
     void add_token(Slot& slot, int32_t token, bool wants_logits);
     bool make_room(size_t n_tokens);
     bool free_something();
-    void take_logits(Slot& slot, const float* logits);
+    std::optional<StopType> choose_token(Slot& slot, const float* logits);
+
     void end(Slot& slot, StopType stop_type);
     void fail(Slot& slot, const ApiError& error);
     void release(Slot& slot);
     void clear_cells(Slot& slot);
     Timings timings(const Slot& slot) const;
-    void publish();
 
     const Model& model_;
     std::unique_ptr<Session> session_;
@@ -162,6 +176,7 @@ private:
     std::vector<Share> shares_;
     std::vector<float> biased_logits_;
     Totals totals_;
+    std::string session_info_;
     uint64_t use_count_ = 0;
 
     // Shared, under mutex_.

@@ -56,11 +56,22 @@ Apply toggle(bool ServerSettings::*field, bool value) {
     return [=](ServerSettings& settings, const std::string&, const std::string&) { settings.*field = value; };
 }
 
-void set_kv_type(ServerSettings& settings, const std::string& where, const std::string& value) {
-    if (value == "f32") settings.kv_type = ASSAY_KV_F32;
-    else if (value == "f16") settings.kv_type = ASSAY_KV_F16;
-    else if (value == "q8_0") settings.kv_type = ASSAY_KV_Q8_0;
-    else throw UsageError(where + ": expected f32, f16 or q8_0, got '" + value + "'");
+Apply kv_type(int32_t ServerSettings::*field) {
+    return [=](ServerSettings& settings, const std::string& where, const std::string& value) {
+        if (value == "f32") settings.*field = ASSAY_KV_F32;
+        else if (value == "f16") settings.*field = ASSAY_KV_F16;
+        else if (value == "q8_0") settings.*field = ASSAY_KV_Q8_0;
+        else throw UsageError(where + ": expected f32, f16 or q8_0, got '" + value + "'");
+    };
+}
+
+constexpr uint32_t most_drafts = 6;
+constexpr uint32_t usual_drafts = 3;  // what ENABLE_MTP=1 means
+
+// The flag counts; the environment's switch says only whether.
+void set_drafts(ServerSettings& settings, const std::string& where, const std::string& value) {
+    if (where.starts_with("--")) settings.n_draft = whole<uint32_t>(where, value, 0, most_drafts);
+    else settings.n_draft = whole<uint32_t>(where, value, 0, 1) * usual_drafts;
 }
 
 void set_log_format(ServerSettings& settings, const std::string& where, const std::string& value) {
@@ -86,8 +97,15 @@ const std::vector<Flag>& flags() {
         {"--ubatch-size", "UBATCH_SIZE", "TOKENS", "most tokens of one graph evaluation, to 8192 (512)", integer<uint32_t>(&S::n_ubatch, 1, 8192)},
         {"--threads", "THREADS", "N", "threads of generation (one for each usable processor)", integer<uint32_t>(&S::n_threads, 1, 512)},
         {"--threads-batch", "", "N", "threads of prefill (as --threads)", integer<uint32_t>(&S::n_threads_batch, 1, 512)},
-        {"--kv-type", "", "TYPE", "type of the cache: f32, f16 or q8_0 (f16)", set_kv_type},
+        {"--kv-type", "", "TYPE", "type of the cache: f32, f16 or q8_0 (f16)", kv_type(&S::kv_type)},
         {"--kv-unified", "", "", "one pool of cells for all slots", toggle(&S::kv_unified, true)},
+        {"--drafts", "ENABLE_MTP", "N", "most tokens drafted at a time by the model's draft block, 0 to 6, with one slot; ENABLE_MTP=1 means 3 (0)",
+         set_drafts},
+        {"--draft-kv-type", "", "TYPE", "type of the drafts' cache: f32, f16 or q8_0 (f16)", kv_type(&S::draft_kv_type)},
+        {"--draft-vocab", "", "N", "drafts are among the first N ids of the vocabulary; 0: among all (0)",
+         integer<uint32_t>(&S::n_draft_vocab, 0, 1U << 30U)},
+        {"--ple-cache-mib", "PLE_CACHE_MIB", "MIB", "decoded pages of the n-gram table that stay in memory (64)",
+         integer<uint32_t>(&S::ple_cache_mib, 1, 1U << 20U)},
         {"--no-flash-attention", "", "", "attention in separate operators instead of one fused", toggle(&S::flash_attention, false)},
         {"--no-mmap", "", "", "read the weights instead of mapping the file", toggle(&S::use_mmap, false)},
         {"--n-gpu-layers", "", "N", "layers on the first accelerator (0)", integer<int32_t>(&S::n_gpu_layers, 0, 100000)},
@@ -118,6 +136,15 @@ void check(const ServerSettings& settings) {
     if (settings.n_ubatch < settings.n_slots) {
         throw UsageError("--ubatch-size: " + std::to_string(settings.n_ubatch) + " tokens cannot hold one token of each of the " +
                          std::to_string(settings.n_slots) + " slots (--parallel)");
+    }
+    if (settings.n_draft > 0 && settings.n_slots > 1) {
+        throw UsageError("--drafts: " + std::to_string(settings.n_draft) + " drafts at a time need one slot, and there are " +
+                         std::to_string(settings.n_slots) + "; use ENABLE_MTP=0 PARALLEL_SLOTS=" + std::to_string(settings.n_slots) +
+                         " (--drafts 0 --parallel " + std::to_string(settings.n_slots) + "), or PARALLEL_SLOTS=1 (--parallel 1)");
+    }
+    if (settings.n_draft > 0 && settings.n_ubatch <= settings.n_draft) {
+        throw UsageError("--ubatch-size: " + std::to_string(settings.n_ubatch) + " tokens do not hold " + std::to_string(settings.n_draft) +
+                         " drafts (--drafts) and the token before them");
     }
     if (settings.slot_save_path.empty()) return;
     struct stat status {};

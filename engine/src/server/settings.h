@@ -21,6 +21,10 @@ struct ServerSettings {
     uint32_t n_threads_batch = 0; // prefill; 0: as many as for generation
     int32_t kv_type = ASSAY_KV_F16;
     bool kv_unified = false;
+    uint32_t n_draft = 0;         // most tokens drafted at a time; 0: no drafts
+    int32_t draft_kv_type = ASSAY_KV_F16;
+    uint32_t n_draft_vocab = 0;   // drafts are among the first ids of the vocabulary; 0: among all
+    uint32_t ple_cache_mib = 64;  // decoded pages of the n-gram table
     bool flash_attention = true;
     bool use_mmap = true;
     int32_t n_gpu_layers = 0;
