@@ -12,10 +12,10 @@ from typing import Final
 
 from protocols.canonical import JsonValue
 from protocols.gate_schema import SoundRepliesGate
-from protocols.gate_view import View, some_of
+from protocols.gate_view import View
 from protocols.gates_exact import Sample, result_of, samples_of
 from protocols.measurements import ARMS, RequestMeasurement
-from protocols.results import GateResult
+from protocols.results import GateResult, some_of
 
 UNSOUND: Final = (
     "ids_lost",
