@@ -6,7 +6,7 @@ Pure: the recorder judges with it, and an audit judges again from the recorded b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,16 @@ from protocols.check_schema import (
     ForeignContentCheck,
     LogitsCheck,
     RecallCheck,
+    RollbackCheck,
     SequenceCopyCheck,
+    SequenceReuseCheck,
     StateRoundTripCheck,
 )
 from protocols.checks.base import CheckBase, CheckOutcome
 from protocols.checks.capacity import CapacityCheck, judge_capacity
 from protocols.checks.images_in_history import ImagesInHistoryCheck, judge_images_in_history
 from protocols.checks.mapping_grid import MappingGridCheck, judge_mapping_grid
+from protocols.checks.memory_growth import MemoryGrowthCheck, judge_memory_growth
 from protocols.checks.operation_cost import OperationCostCheck, judge_operation_cost
 from protocols.checks.operator_boundaries import OperatorBoundariesCheck, judge_operator_boundaries
 from protocols.checks.restart import RestartCheck, judge_restart
@@ -73,6 +76,10 @@ def pairs_of(check: LogitsCheck) -> tuple[Pair, ...]:
                 Pair("continued", "copied", "a copy goes on like its source"),
                 Pair("continued", "source", "a source goes on as if it had not been copied"),
             )
+        case SequenceReuseCheck():
+            return (Pair("fresh", "reused", "a sequence that was emptied starts anew"),)
+        case RollbackCheck():
+            return (Pair("continued", "rolled_back", "tokens that were taken back leave nothing"),)
         case ForeignContentCheck():
             return (
                 Pair("solo", "beside_one", "another conversation in the cache changes nothing"),
@@ -201,12 +208,13 @@ def _attribute(found: Mapping[Pair, Comparison]) -> str:
 
 
 _JUDGES: Final[Mapping[type[CheckBase], Callable[[Any, CheckObservation], CheckOutcome]]] = {
-    **dict.fromkeys((DeterminismCheck, StateRoundTripCheck, SequenceCopyCheck, ForeignContentCheck), _judge_steps),
+    **dict.fromkeys(get_args(LogitsCheck), _judge_steps),
     RecallCheck: _judge_recall,
     OperatorBoundariesCheck: judge_operator_boundaries,
     MappingGridCheck: judge_mapping_grid,
     ImagesInHistoryCheck: judge_images_in_history,
     OperationCostCheck: judge_operation_cost,
+    MemoryGrowthCheck: judge_memory_growth,
     CapacityCheck: judge_capacity,
     RestartCheck: judge_restart,
     ServedRecallCheck: judge_served_recall,

@@ -15,6 +15,7 @@ from protocols.checks.base import SessionCheck
 from protocols.checks.capacity import CapacityCheck
 from protocols.checks.images_in_history import ImagesInHistoryCheck
 from protocols.checks.mapping_grid import MappingGridCheck
+from protocols.checks.memory_growth import MemoryGrowthCheck
 from protocols.checks.operation_cost import OperationCostCheck
 from protocols.checks.operator_boundaries import OperatorBoundariesCheck
 from protocols.checks.restart import RestartCheck
@@ -66,6 +67,29 @@ class SequenceCopyCheck(StepsCheck):
     """Whether each sequence has its own cells, or all share one pool."""
 
 
+class SequenceReuseCheck(StepsCheck):
+    """A conversation in a sequence that held another one before goes on like one in a fresh sequence."""
+
+    kind: Literal["sequence_reuse"]
+    """The check."""
+    kv_mode: KvMode = "split"
+    """Whether each sequence has its own cells, or all share one pool."""
+
+
+class RollbackCheck(StepsCheck):
+    """A conversation from which rejected tokens were taken back before every step goes on as if they had never come.
+
+    Another conversation goes on between the steps, and comes into the cells that are free again.
+    """
+
+    kind: Literal["rollback"]
+    """The check."""
+    kv_mode: KvMode = "unified"
+    """Whether each sequence has its own cells, or all share one pool."""
+    rejected_tokens: int = Field(default=3, ge=1, le=16)
+    """Tokens that are evaluated and taken back before each step, as rejected drafts are."""
+
+
 class ForeignContentCheck(StepsCheck):
     """A conversation's logits do not depend on another conversation in the same cache."""
 
@@ -96,7 +120,14 @@ class RecallCheck(SessionCheck):
     """Whether each sequence has its own cells, or all share one pool."""
 
 
-LogitsCheck = DeterminismCheck | StateRoundTripCheck | SequenceCopyCheck | ForeignContentCheck
+LogitsCheck = (
+    DeterminismCheck
+    | StateRoundTripCheck
+    | SequenceCopyCheck
+    | SequenceReuseCheck
+    | RollbackCheck
+    | ForeignContentCheck
+)
 """The checks that leave blocks of logits."""
 
 ServedCheck = ServedRecallCheck | RestartCheck | CapacityCheck | StoredReferenceCheck
@@ -109,6 +140,7 @@ Check = Annotated[
     | MappingGridCheck
     | ImagesInHistoryCheck
     | OperationCostCheck
+    | MemoryGrowthCheck
     | ServedCheck,
     Field(discriminator="kind"),
 ]

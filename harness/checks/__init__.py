@@ -13,12 +13,20 @@ from harness.checks.capacity import run_capacity
 from harness.checks.context import Blocks, CheckContext, Unmet
 from harness.checks.images_in_history import run_images_in_history
 from harness.checks.mapping_grid import run_mapping_grid
+from harness.checks.memory_growth import run_memory_growth
 from harness.checks.operation_cost import run_operation_cost
 from harness.checks.operator_boundaries import run_operator_boundaries
 from harness.checks.recall import run_recall
 from harness.checks.restart import run_restart
 from harness.checks.served_recall import run_served_recall
-from harness.checks.steps import run_determinism, run_foreign_content, run_sequence_copy, run_state_round_trip
+from harness.checks.steps import (
+    run_determinism,
+    run_foreign_content,
+    run_rollback,
+    run_sequence_copy,
+    run_sequence_reuse,
+    run_state_round_trip,
+)
 from harness.checks.stored_reference import run_stored_reference
 from harness.preparation import Prepared
 from protocols.canonical import JsonValue
@@ -27,13 +35,16 @@ from protocols.check_schema import (
     DeterminismCheck,
     ForeignContentCheck,
     RecallCheck,
+    RollbackCheck,
     SequenceCopyCheck,
+    SequenceReuseCheck,
     StateRoundTripCheck,
 )
 from protocols.checks.base import CheckBase, unmet_need
 from protocols.checks.capacity import CapacityCheck
 from protocols.checks.images_in_history import ImagesInHistoryCheck
 from protocols.checks.mapping_grid import MappingGridCheck
+from protocols.checks.memory_growth import MemoryGrowthCheck
 from protocols.checks.operation_cost import OperationCostCheck
 from protocols.checks.operator_boundaries import OperatorBoundariesCheck
 from protocols.checks.restart import RestartCheck
@@ -49,7 +60,10 @@ _RUNS: Final[Mapping[type[CheckBase], Callable[[CheckContext, Any], dict[str, Js
     DeterminismCheck: run_determinism,
     StateRoundTripCheck: run_state_round_trip,
     SequenceCopyCheck: run_sequence_copy,
+    SequenceReuseCheck: run_sequence_reuse,
+    RollbackCheck: run_rollback,
     ForeignContentCheck: run_foreign_content,
+    MemoryGrowthCheck: run_memory_growth,
     RecallCheck: run_recall,
     OperatorBoundariesCheck: run_operator_boundaries,
     MappingGridCheck: run_mapping_grid,

@@ -69,9 +69,19 @@ class CheckContext:
             yield worker
 
     def open_session(
-        self, worker: EngineWorker, check: SessionCheck, *, sequences: int, tokens: int, mode: str = "split"
+        self,
+        worker: EngineWorker,
+        check: SessionCheck,
+        *,
+        sequences: int,
+        tokens: int,
+        mode: str = "split",
+        rollback_tokens: int = 0,
     ) -> dict[str, int]:
-        """Open a session of `sequences`, each with room for `tokens`; returns the bytes of caches and buffers."""
+        """Open a session of `sequences`, each with room for `tokens`; returns the bytes of caches and buffers.
+
+        Up to `rollback_tokens` of a batch can be taken back from a recurrent state.
+        """
         return worker.open_session(
             Session(
                 context_tokens=tokens * sequences if mode == "unified" else tokens,
@@ -80,6 +90,7 @@ class CheckContext:
                 threads=self.prepared.protocol.settings_of(self.arm).threads,
                 kv_type=check.kv_type,
                 is_unified=mode == "unified",
+                rollback_tokens=rollback_tokens,
             )
         )
 

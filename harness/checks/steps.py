@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Final
 
 from engine.images import place_image
@@ -12,7 +13,9 @@ from protocols.canonical import JsonValue
 from protocols.check_schema import (
     DeterminismCheck,
     ForeignContentCheck,
+    RollbackCheck,
     SequenceCopyCheck,
+    SequenceReuseCheck,
     StateRoundTripCheck,
     StepsCheck,
     fixture_tokens,
@@ -62,6 +65,31 @@ def run_sequence_copy(context: CheckContext, check: SequenceCopyCheck) -> dict[s
     return {}
 
 
+def run_sequence_reuse(context: CheckContext, check: SequenceReuseCheck) -> dict[str, JsonValue]:
+    """Leave the blocks `fresh` and `reused`."""
+    with context.worker() as worker:
+        steps = _Steps(context, check, worker)
+        context.blocks["fresh"] = steps.solo()
+        steps.open()
+        before = fixture_tokens(check, OTHER[0], check.prompt_tokens + check.steps, context.vocabulary)
+        worker.decode(before, start=0, rows="none")
+        worker.remove(sequence=0)
+        steps.evaluate_prompt()
+        context.blocks["reused"] = steps.steps()
+    return {}
+
+
+def run_rollback(context: CheckContext, check: RollbackCheck) -> dict[str, JsonValue]:
+    """Leave the blocks `continued` and `rolled_back`."""
+    with context.worker() as worker:
+        steps = _Steps(context, check, worker)
+        context.blocks["continued"] = steps.solo()
+        steps.begin()
+        rejected = fixture_tokens(check, OTHER[0], check.rejected_tokens * check.steps, context.vocabulary)
+        context.blocks["rolled_back"] = steps.steps(rejected=rejected, n_each=check.rejected_tokens)
+    return {}
+
+
 def run_foreign_content(context: CheckContext, check: ForeignContentCheck) -> dict[str, JsonValue]:
     """Leave the blocks `solo`, `beside_one` and `beside_other`."""
     with context.worker() as worker:
@@ -84,12 +112,25 @@ class _Steps:
         self._prompt, self._forced = ids[: check.prompt_tokens], ids[check.prompt_tokens :]
 
     def begin(self) -> None:
-        """Open a session of two sequences, the same layout for every run of a check, and evaluate the prompt."""
+        """Open a session and evaluate the prompt in it."""
+        self.open()
+        self.evaluate_prompt()
+
+    def open(self) -> None:
+        """Open a session of two sequences, the same layout for every run of a check."""
         check = self._check
         other = check.foreign_tokens if isinstance(check, ForeignContentCheck) else 0
-        longest = max(check.prompt_tokens, other) + check.steps + self._image_side**2
+        rejected = check.rejected_tokens if isinstance(check, RollbackCheck) else 0
+        other = max(other, rejected * check.steps)
+        longest = max(check.prompt_tokens, other) + check.steps + self._image_side**2 + rejected
         mode = getattr(check, "kv_mode", "split")
-        self._context.open_session(self._worker, check, sequences=2, tokens=longest, mode=mode)
+        self._context.open_session(
+            self._worker, check, sequences=2, tokens=longest, mode=mode, rollback_tokens=rejected
+        )
+
+    def evaluate_prompt(self) -> None:
+        """Evaluate the prompt in sequence 0."""
+        check = self._check
         if not self._image_side:
             self._worker.decode(self._prompt, start=0, rows="none")
             return
@@ -97,13 +138,20 @@ class _Steps:
         half = len(self._prompt) // 2
         place_image(self._prompt[:half], image, self._prompt[half:]).evaluate(self._worker)
 
-    def steps(self, *, sequence: int = 0) -> Block:
-        """Evaluate the forced tokens one by one; the logits of each."""
-        start = self._check.prompt_tokens + self._image_side
-        rows = [
-            self._worker.decode([token], start=start + place, sequence=sequence).tobytes()
-            for place, token in enumerate(self._forced)
-        ]
+    def steps(self, *, sequence: int = 0, rejected: Sequence[int] = (), n_each: int = 0) -> Block:
+        """Evaluate the forced tokens one by one; the logits of each.
+
+        Before each, `n_each` of the rejected tokens are evaluated in one batch and taken back; another conversation then
+        goes on by as many, so that it comes into the cells that are free again.
+        """
+        start, rows = self._check.prompt_tokens + self._image_side, list[bytes]()
+        for place, token in enumerate(self._forced):
+            if n_each:
+                wrong = list(rejected[place * n_each : (place + 1) * n_each])
+                self._worker.decode(wrong, start=start + place, sequence=sequence, rows="none")
+                self._worker.remove(sequence=sequence, start=start + place)
+                self._worker.decode(wrong, start=place * n_each, sequence=sequence + 1, rows="none")
+            rows.append(self._worker.decode([token], start=start + place, sequence=sequence).tobytes())
         return self._block(rows)
 
     def solo(self) -> Block:

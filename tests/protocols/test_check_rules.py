@@ -15,7 +15,9 @@ from protocols.check_schema import (
     ForeignContentCheck,
     LogitsCheck,
     RecallCheck,
+    RollbackCheck,
     SequenceCopyCheck,
+    SequenceReuseCheck,
     StateRoundTripCheck,
     fixture_tokens,
     split_mix,
@@ -29,6 +31,8 @@ CHECKS: tuple[LogitsCheck, ...] = (
     StateRoundTripCheck(kind="state_round_trip", **COMMON),
     SequenceCopyCheck(kind="sequence_copy", **COMMON),
     ForeignContentCheck(kind="foreign_content", foreign_tokens=5, **COMMON),
+    SequenceReuseCheck(kind="sequence_reuse", **COMMON),
+    RollbackCheck(kind="rollback", **COMMON),
 )
 ROWS = np.linspace(-2, 3, 3 * 5, dtype=np.float32).reshape(3, 5)
 STATES = {"state_sha256": {"saved": "a" * 64, "saved_again": "a" * 64}}

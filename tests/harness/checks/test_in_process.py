@@ -23,6 +23,7 @@ from protocols.errors import EngineError
             "kind: sequence_copy, prompt_tokens: 134, steps: 3, kv_mode: split, kv_type: f32",
             "copied differs from continued",
         ),
+        ("kind: sequence_reuse, prompt_tokens: 24, steps: 3, kv_type: f32", "reused differs from fresh"),
     ],
 )
 def test_a_sound_build_passes_and_the_fault_is_found(prepared: Any, outcome: Any, check: str, words: str) -> None:
@@ -30,6 +31,21 @@ def test_a_sound_build_passes_and_the_fault_is_found(prepared: Any, outcome: Any
     assert outcome(made, "baseline").status == "PASS", outcome(made, "baseline").reason
     found = outcome(made)
     assert (found.status, words in found.reason) == ("FAIL", True), found.reason
+
+
+def test_tokens_that_are_taken_back_leave_nothing(prepared: Any, outcome: Any) -> None:
+    check = "kind: rollback, prompt_tokens: 134, steps: 6, rejected_tokens: 3, kv_type: f32"
+    made = prepared(check, faulty=built("qwen-stale", "stale-prefix-after-rollback"))
+    assert outcome(made, "baseline").status == "PASS", outcome(made, "baseline").reason
+    found = outcome(made)
+    assert (found.status, "rolled_back differs from continued" in found.reason) == ("FAIL", True), found.reason
+
+
+def test_a_leak_is_found_by_the_memory_of_the_process(prepared: Any, outcome: Any) -> None:
+    made = prepared("kind: memory_growth, steps: 64", faulty=built("qwen-noise", "nondeterministic", "leak"))
+    assert outcome(made, "baseline").status == "PASS", outcome(made, "baseline").reason
+    found = outcome(made)
+    assert (found.status, found.inputs["bytes_per_step"] >= 65_536) == ("FAIL", True), found.reason
 
 
 def test_block_selection_is_compared_by_hash_and_its_suites_run(prepared: Any, outcome: Any) -> None:

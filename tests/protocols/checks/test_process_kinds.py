@@ -11,6 +11,7 @@ import pytest
 from protocols.check_rules import judge_check
 from protocols.checks.images_in_history import ImagesInHistoryCheck
 from protocols.checks.mapping_grid import ALL_SUITES, CASES, MappingGridCheck
+from protocols.checks.memory_growth import MemoryGrowthCheck
 from protocols.checks.operation_cost import OperationCostCheck, estimate_increase
 from protocols.checks.operator_boundaries import OperatorBoundariesCheck
 from protocols.errors import EvidenceError
@@ -19,6 +20,7 @@ from protocols.measurements import CheckObservation
 NORM = OperatorBoundariesCheck(kind="operator_boundaries", id="c")
 GRID = MappingGridCheck(kind="mapping_grid", id="c")
 IMAGES = ImagesInHistoryCheck(kind="images_in_history", id="c", depths=(600, 1200, 2400))
+GROWTH = MemoryGrowthCheck(kind="memory_growth", id="c")
 COST = OperationCostCheck(kind="operation_cost", id="c", depth_tokens=64, batches=(1,))
 
 
@@ -51,6 +53,23 @@ def test_other_rows_than_promised_are_no_evidence() -> None:
     facts["sizes"][2]["rows"] = 7
     with pytest.raises(EvidenceError, match="rows that it promises"):
         judged(NORM, facts)
+
+
+# ---------------------------------------------------------------------- memory growth
+
+
+@pytest.mark.parametrize(
+    ("after", "status"), [(0, "PASS"), (4096 * 256 + 255, "PASS"), (4097 * 256, "FAIL"), (65_536 * 256, "FAIL")]
+)
+def test_memory_that_grows_by_more_than_the_limit_a_step_fails(after: int, status: str) -> None:
+    outcome = judged(GROWTH, {"before_bytes": 10_000_000, "after_bytes": 10_000_000 + after})
+    assert (outcome.status, outcome.inputs["bytes_per_step"]) == (status, after // 256)
+
+
+def test_memory_that_fell_has_not_grown_and_memory_that_was_not_read_is_no_evidence() -> None:
+    assert judged(GROWTH, {"before_bytes": 9, "after_bytes": 1}).status == "PASS"
+    with pytest.raises(EvidenceError, match="after_bytes"):
+        judged(GROWTH, {"before_bytes": 9})
 
 
 # ---------------------------------------------------------------------- mapping grid
