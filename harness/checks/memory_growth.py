@@ -36,7 +36,9 @@ def _evaluate(context: CheckContext, check: MemoryGrowthCheck, worker: EngineWor
 
 
 def _own_bytes(worker: EngineWorker) -> int:
+    """Pages that only this process has and that no file holds: those of a mapped model come and go with the host."""
     try:
-        return int(psutil.Process(worker.pid).memory_full_info().uss)
+        maps = psutil.Process(worker.pid).memory_maps(grouped=False)
+        return sum(int(one.private_dirty) + int(one.swap) for one in maps)
     except psutil.Error as error:
         raise EngineError(f"the memory of the worker cannot be read: {error}") from None

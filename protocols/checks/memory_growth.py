@@ -14,7 +14,7 @@ from protocols.measurements import CheckObservation
 class MemoryGrowthCheck(SessionCheck):
     """One conversation is evaluated, emptied and evaluated again; after a warm-up the process holds what it held.
 
-    What counts is memory of the process's own (unique set size), so that a model file that is mapped does not.
+    What counts are private dirty pages and those swapped out: pages of a mapped model come and go with the host.
     """
 
     kind: Literal["memory_growth"]

@@ -68,7 +68,7 @@ def write(world: Any, endpoints: list[str]) -> Callable[[str, int], Path]:
 
     def make(route: str, prompt_tokens: int) -> Path:
         (world.root / "body.json").write_text(json.dumps({"model": "smollm2", **BODIES[route]}))
-        path: Path = world.protocol(gates=GATES)
+        path: Path = world.protocol(gates=GATES, limits="{load_s: 30, request_s: 60, idle_s: 30, campaign_min: 5}")
         lines = []
         for line in path.read_text().splitlines():
             arm = line.strip().partition(":")[0]
