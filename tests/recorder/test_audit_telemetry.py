@@ -135,10 +135,10 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_samples_that_their_bytes_do_not_give_are_found_and_named(tmp_path: Path, synthetic, name: str):
+def test_samples_that_their_bytes_do_not_give_are_found_and_named(fast_path: Path, synthetic, name: str):
     change, place, message = FORGERIES[name]
-    record(tmp_path / "s", synthetic, change(samples()))
-    result = audited(tmp_path / "s", synthetic)
+    record(fast_path / "s", synthetic, change(samples()))
+    result = audited(fast_path / "s", synthetic)
     assert {one.check for one in result.findings} == {"telemetry"}
     assert any(place in one.place and message in one.message for one in result.findings), result.findings[:3]
     assert "samples.jsonl" in result.findings[0].place
