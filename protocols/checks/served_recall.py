@@ -18,11 +18,12 @@ TURNS: Final = ("first", "follow-up")
 
 
 class ServedRecallCheck(CheckBase):
-    """Conversations in the slots of one server start at once, follow up, and give their slots to others.
+    """Over HTTP, each conversation gets its own private codes back, whoever speaks beside it or had its slot before.
 
-    Answers come streamed and whole in turns. A first request may take no more from the cache than its prompt shares
-    with what the slot held; a follow-up must take its whole earlier prompt. For models that answer from the prompt,
-    such as `qwen4exp-recall`.
+    Conversations in the slots of one server start at once, follow up, and give their slots to others. Answers come
+    streamed and whole in turns. A first request may take no more from the cache than its prompt shares with what the
+    slot held; a follow-up must take its whole earlier prompt. For models that answer from the prompt, such as
+    `qwen4exp-recall`.
     """
 
     NEEDS: ClassVar[frozenset[Capability]] = frozenset({"server"})
