@@ -135,6 +135,8 @@ def next_step(gate: GateFact, facts: Facts) -> str:
         return f"Meet the need that it names: {gate.reason}"
     if gate.kind == "loss" and "loss_pct" in gate.inputs:
         return _blocks_step(gate, facts)
+    if gate.kind == "check" and gate.status == "INCONCLUSIVE":
+        return "Run the check again on a quiet host, or allow it more rounds."
     if gate.status == "SCREEN_ONLY":
         return "Use a loss gate in a protocol with `claim: non_inferiority`: a screen never qualifies."
     return "Find the cause that the gate names, then run a new campaign."

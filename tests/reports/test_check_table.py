@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from protocols.checks.mapping_grid import MappingGridCheck
 from reports.check_table import check_rows, check_summary
+from reports.claims import next_step
 from reports.facts import GateFact
 
 
@@ -53,3 +55,9 @@ def test_the_summary_begins_with_what_changed() -> None:
         *check_rows(facts_of(gate("baseline", "FAIL", "FAIL"), gate("candidate", "PASS"))),
     ]
     assert check_summary(rows) == ("Was broken, is repaired: c.", "Sound: c.")
+
+
+def test_a_check_that_this_host_cannot_decide_says_what_would() -> None:
+    one = gate("candidate", "INCONCLUSIVE")
+    found = next_step(replace(one, status="INCONCLUSIVE"), SimpleNamespace(is_recorded=True))  # type: ignore[arg-type]
+    assert found == "Run the check again on a quiet host, or allow it more rounds."
