@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from engine.build import source_folder
+from engine.source_tree import source_folder
 
 _ONE = re.compile(r"^assay_known_fault\(([a-z0-9-]+) ", re.MULTILINE)
 _LIST = re.compile(r"^set\(qsa_faults\s+([a-z0-9\s-]+)\)", re.MULTILINE)
