@@ -76,7 +76,7 @@ nightly: test $(STAMPS)/fuzz
 	$(BIN)/cmake --build .cache/sanitized
 	$(BIN)/ctest --test-dir .cache/sanitized --output-on-failure --no-tests=error
 	ASSAY_QSA_HISTORIES=10000 $(BIN)/pytest tests/engine/test_qsa_histories.py
-	ASSAY_TEST_THOROUGH=1 $(BIN)/pytest --timeout=7200 tests/recorder/test_faults.py tests/engine/test_recall_model.py tests/engine/test_server_drafts.py \
+	ASSAY_TEST_THOROUGH=1 $(BIN)/pytest --timeout=7200 tests/recorder/test_faults.py tests/engine/test_recall_model.py tests/harness/test_release_quick.py tests/engine/test_server_drafts.py \
 	    tests/engine/test_server_recall.py
 	@rm -rf .cache/fuzz && cp -r tests/fuzz/corpus/sse .cache/fuzz
 	$(BIN)/python tests/fuzz/fuzz_sse.py -max_total_time=$(FUZZ_SECONDS) -max_len=700 -dict=tests/fuzz/sse.dict .cache/fuzz

@@ -72,7 +72,7 @@ def prepare_build(
     """
     engine = arm.engine
     if isinstance(engine, BundledEngine):
-        spec = BuildSpec(name=name, layout_salt=engine.layout_salt, faults=tuple(engine.faults))
+        spec = BuildSpec(name=name, layout_salt=engine.layout_salt, faults=tuple(engine.faults), qsa_path=engine.path)
         return build_engine(spec, cache=cache, log=log)
     if isinstance(engine, FolderEngine):
         return open_build(_below(base, engine.path), name=name)

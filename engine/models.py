@@ -186,6 +186,11 @@ def fetched_model(name: str, *, cache: Path | None = None) -> Path:
     return path
 
 
+def known_models() -> frozenset[str]:
+    """Return the names of the models that can be fetched or made."""
+    return frozenset([*MODELS, *MADE_MODELS])
+
+
 def _known(name: str, catalogue: Mapping[str, _Model]) -> _Model:
     model = catalogue.get(name)
     if model is None:

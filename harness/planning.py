@@ -13,6 +13,7 @@ from harness.calibrations import calibration_id, calibrations_in, find, with_cal
 from harness.console import Console, table
 from harness.preflight import inspect_host
 from harness.preparation import prepare
+from harness.references import check_references
 from harness.runner import need_of
 from protocols.load import load_protocol
 from protocols.next_step import blocks_to_pass
@@ -78,6 +79,7 @@ def _noises(store: Store, campaign_id: str) -> Iterator[float]:
 def make_plan(path: Path, store_root: Path, *, noise_pct: float | None, power: float = POWER) -> dict[str, Any]:
     """Return the plan of a protocol as plain JSON values; `refused` says why its claim cannot be decided, or None."""
     loaded = load_protocol(path)
+    check_references(loaded, path.absolute().parent)
     protocol = loaded.protocol
     seen = experience(store_root, protocol.id)
     noises = gate_noises(protocol, store_root, stated_pct=noise_pct, seen_pct=seen.noise_pct)

@@ -62,6 +62,8 @@ class Need:
     threads: int
     model_bytes: int
     load_disk_bytes: int
+    check_disk_bytes: int = 0
+    """What all checks leave before the first load."""
 
 
 def disk_need_bytes(*, generated_tokens: int, request_bytes: int, load_s: float, sample_period_ms: int) -> int:
@@ -98,7 +100,7 @@ def inspect_host(
         _memory(proc, need),
         *_pressure(proc),
         _foreign_gpu(proc, sys),
-        check_disk(store, need.load_disk_bytes),
+        check_disk(store, need.load_disk_bytes + need.check_disk_bytes),
     )
 
 

@@ -21,6 +21,7 @@ from engine.identity import identify_file, identify_model
 from engine.models import resolve_model
 from harness.api_key import secret_values
 from harness.options import assay_version
+from harness.references import check_references
 from protocols import lock as locks
 from protocols.canonical import canonical_bytes, sha256_hex
 from protocols.errors import ProtocolError
@@ -65,9 +66,10 @@ class Prepared:
 def prepare(loaded: LoadedProtocol, *, base: Path, cache: Path, log: Log) -> Prepared:
     """Build or find both engines, find the model, identify everything, and write the lock (nothing is recorded yet).
 
-    Raises EngineError when an engine cannot be built or a file is missing.
+    Raises ProtocolError where a reference of the protocol leads nowhere, EngineError when an engine cannot be built.
     """
     protocol = loaded.protocol
+    check_references(loaded, base)
     model_path = resolve_model(protocol.model, base=base, cache=cache)
     arms = {name: _prepare_arm(loaded, name, base=base, cache=cache, model_path=model_path, log=log) for name in ARMS}
     log("identifying the model")

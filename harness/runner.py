@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.cache import cache_folder
+from engine.gguf_header import load_header
 from harness.api_key import secret_values
 from harness.calibrations import with_calibrations
 from harness.checks import carry_out, wanted_checks
@@ -27,6 +28,7 @@ from harness.preparation import Prepared, lock_differences, prepare
 from harness.profilers.diagnostics import RECEIPT, run_diagnostics
 from harness.progress import Progress
 from harness.signals import term_as_interrupt, uninterrupted
+from protocols.check_rules import block_rows
 from protocols.errors import HostError
 from protocols.load import LoadedProtocol, load_protocol, parse_protocol
 from protocols.looks import look_blocks
@@ -37,6 +39,7 @@ from recorder.store import Store
 from reports.facts import Facts
 
 NS_PER_S: Final = 1_000_000_000
+BYTES_OF_LOGIT: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +162,17 @@ def need_of(prepared: Prepared) -> Need:
         threads=max(prepared.protocol.settings_of(arm).threads for arm in ARMS),
         model_bytes=prepared.lock.model.model.bytes,
         load_disk_bytes=_load_disk_bytes(prepared),
+        check_disk_bytes=_check_disk_bytes(prepared),
     )
+
+
+def _check_disk_bytes(prepared: Prepared) -> int:
+    """Return the bytes of logits that the wanted checks leave in blobs."""
+    rows = sum(block_rows(check) for check, _ in wanted_checks(prepared))
+    if not rows:
+        return 0
+    tokens = load_header(prepared.model_path).metadata.get("tokenizer.ggml.tokens", ())
+    return rows * BYTES_OF_LOGIT * (len(tokens) if isinstance(tokens, tuple) else 0)
 
 
 def _load_disk_bytes(prepared: Prepared) -> int:

@@ -87,6 +87,13 @@ def pairs_of(check: LogitsCheck) -> tuple[Pair, ...]:
             )
 
 
+def block_rows(check: Check) -> int:
+    """Return how many rows of full-vocabulary logits a check leaves of one arm."""
+    if not isinstance(check, LogitsCheck):
+        return 0
+    return check.steps * len({name for pair in pairs_of(check) for name in pair[:2]})
+
+
 def judge_check(check: Check, observation: CheckObservation | None) -> CheckOutcome:
     """Judge what a check left. Raises EvidenceError where a block is missing or has another form."""
     if observation is None:

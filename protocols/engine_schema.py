@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -20,6 +20,9 @@ class BundledEngine(Part):
     """Order in which the same object files are linked; 0 is the stated order."""
     faults: Annotated[tuple[FaultName, ...], Field(strict=False, max_length=16)] = ()
     """Known defects compiled in, such as slow-decode=30; for controls only."""
+    path: Literal["guarded", "general-only"] = "guarded"
+    """How block selection finds its inputs: from tracked prefixes where it may, or always by a scan of the cells."""
+    LATER: ClassVar[frozenset[str]] = frozenset({"path"})
 
 
 class FolderEngine(Part):

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from protocols.canonical import decimal_text
-from protocols.checks.base import unmet_need
+from protocols.check_semantics import check_check_gate
 from protocols.findings import Finding, unknown
 from protocols.gate_schema import (
     CheckGate,
+    ColdCacheGate,
     CompletenessGate,
     EqualCountersGate,
     EqualWorkGate,
@@ -48,9 +49,41 @@ def check_gates(protocol: Protocol) -> Iterator[Finding]:
     for index, gate in enumerate(protocol.gates):
         yield from _check_gate(protocol, gate, ("gates", index))
     yield from _check_cycles(protocol)
+    yield from _check_contradictions(protocol)
     if protocol.margin_reason is None and any(isinstance(gate, LossGate) for gate in protocol.gates):
         message = "the key is missing, and a loss gate needs it: how was its margin chosen?"
         yield Finding(path=("margin_reason",), message=message, hint="add it")
+
+
+def _check_contradictions(protocol: Protocol) -> Iterator[Finding]:
+    """Find two statements about one thing that cannot both hold: margins of one rate, cached tokens of one workload."""
+    said: dict[tuple[str, ...], tuple[str, object]] = {}
+    key: tuple[str, ...]
+    for index, gate in enumerate(protocol.gates):
+        match gate:
+            case LossGate():
+                key, name, value = (gate.kind, gate.workload, gate.metric), "margin_pct", decimal_text(gate.margin_pct)
+            case ScreenLossGate():
+                key, name = (gate.kind, gate.workload, gate.metric), "max_loss_pct"
+                value = decimal_text(gate.max_loss_pct)
+            case ColdCacheGate():
+                key, name, value = (gate.kind, gate.workload), "cached_tokens", str(gate.cached_tokens)
+                yield from _check_cached(protocol, gate, ("gates", index, name))
+            case _:
+                continue
+        other, before = said.setdefault(key, (gate.id, value))
+        if before != value:
+            message = f"found {value}, and the gate {other} states {before} for the same: which of them counts?"
+            yield Finding(path=("gates", index, name), message=message, hint=f"remove {other} or {gate.id}")
+
+
+def _check_cached(protocol: Protocol, gate: ColdCacheGate, path: Path) -> Iterator[Finding]:
+    """Find a number of cached tokens that no engine can show: one prompt token is always evaluated."""
+    for workload in protocol.workloads:
+        if workload.id == gate.workload and gate.cached_tokens >= workload.prompt_tokens:
+            prompt = workload.prompt_tokens
+            message = f"found {gate.cached_tokens} cached tokens of a prompt of {prompt}, of which one is evaluated"
+            yield Finding(path=path, message=message, hint=f"write {workload.prompt_tokens - 1} or less")
 
 
 def _check_gate(protocol: Protocol, gate: Gate, path: Path) -> Iterator[Finding]:
@@ -78,39 +111,11 @@ def _check_gate(protocol: Protocol, gate: Gate, path: Path) -> Iterator[Finding]
 def _check_names(protocol: Protocol, gate: Gate, path: Path) -> Iterator[Finding]:
     """Find names of workloads and checks that are not there."""
     if isinstance(gate, CheckGate):
-        yield from _check_check(protocol, gate, path)
+        yield from check_check_gate(protocol, gate, path)
     elif not isinstance(gate, CompletenessGate):
         known = [workload.id for workload in protocol.workloads]
         if gate.workload not in known:
             yield unknown((*path, "workload"), "workload", gate.workload, known)
-
-
-def _check_check(protocol: Protocol, gate: CheckGate, path: Path) -> Iterator[Finding]:
-    known = [check.id for check in protocol.checks]
-    if gate.check not in known:
-        yield unknown((*path, "check"), "check", gate.check, known)
-        return
-    check = protocol.check(gate.check)
-    for name in (gate.arm, "candidate" if gate.arm == "baseline" else "baseline") if check.BESIDE else (gate.arm,):
-        unmet = unmet_need(check, protocol.arm(name).engine.kind)
-        if unmet is not None:
-            message = f"the {name} cannot be asked for {check.kind}, so this gate will be NOT_RUN: {unmet}"
-            hint = "write required: false, or remove the gate"
-            yield Finding(path=path, message=message, hint=hint, is_warning=not gate.required)
-
-
-def check_checks(protocol: Protocol) -> Iterator[Finding]:
-    """Yield every finding about the checks of a protocol."""
-    for identifier, times in Counter(check.id for check in protocol.checks).items():
-        if times > 1:
-            message = f"found the id {identifier} {times} times, expected each once"
-            yield Finding(path=("checks",), message=message, hint="give each check an id of its own")
-    judged = {gate.check for gate in protocol.gates if isinstance(gate, CheckGate)}
-    for index, check in enumerate(protocol.checks):
-        if check.id not in judged:
-            message = f"no gate judges the check {check.id}, so it is not run"
-            hint = f"add {{id: {check.id}-candidate, kind: check, check: {check.id}}} to gates"
-            yield Finding(path=("checks", index), message=message, hint=hint, is_warning=True)
 
 
 def _check_percent(value: Decimal, path: Path) -> Iterator[Finding]:

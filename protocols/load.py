@@ -76,6 +76,14 @@ def _validated(tree: Tree) -> tuple[Protocol | None, list[Problem]]:
         return None, [*tree.problems, *schema_problems(error, tree)]
 
 
+def refuse(loaded: LoadedProtocol, findings: Iterable[Finding]) -> None:
+    """Raise ProtocolError with every refusal among the findings, each at its line of the file; else nothing happens."""
+    tree = parse_yaml(loaded.source, str(loaded.path))
+    refusals = [_problem(finding, tree) for finding in findings if not finding.is_warning]
+    if refusals:
+        raise ProtocolError.from_problems(str(loaded.path), _in_order(refusals, str(loaded.path)))
+
+
 def _problem(finding: Finding, tree: Tree) -> Problem:
     where = place(tree.source, line_of(tree.root, finding.path), finding.path)
     return Problem(where=where, message=finding.message, hint=finding.hint)

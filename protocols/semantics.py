@@ -10,9 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from protocols.check_semantics import check_checks
 from protocols.findings import Finding
 from protocols.gate_schema import CheckGate, LossGate, ScreenLossGate
-from protocols.gate_semantics import check_checks, check_gates
+from protocols.gate_semantics import check_gates
 from protocols.measurements import ARMS
 from protocols.schedule import expand_schedule
 from protocols.schema import BlocksSchedule, BundledEngine, ExplicitSchedule, OpenAIEngine, Protocol
@@ -189,8 +190,10 @@ def _check_limits(protocol: Protocol) -> Iterator[Finding]:
         message = f"found {limits.idle_s} s, more than a whole request may take ({limits.request_s} s)"
         yield Finding(path=("limits", "idle_s"), message=message, hint=f"write {limits.request_s} or less")
     loads = len(expand_schedule(protocol.schedule))
-    if loads * SHORTEST_LOAD_S > budget_s:
-        message = f"found {budget_s} s for {loads} fresh loads, of which none takes less than {SHORTEST_LOAD_S} s"
+    checks = len({(gate.check, gate.arm) for gate in protocol.gates if isinstance(gate, CheckGate)})
+    if (loads + checks) * SHORTEST_LOAD_S > budget_s:
+        what = f"{loads} fresh loads" + (f" and {checks} checks" if checks else "")
+        message = f"found {budget_s} s for {what}, of which none takes less than {SHORTEST_LOAD_S} s"
         yield Finding(path=("limits", "campaign_min"), message=message, hint="raise it, or plan fewer loads")
     if limits.loads is not None and limits.loads < loads:
         message = f"found {limits.loads}, and the schedule has {loads} loads"

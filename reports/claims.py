@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from protocols.checks.served_recall import ServedRecallCheck
 from protocols.next_step import MOST_BLOCKS, blocks_to_decide, blocks_to_pass
 from protocols.schema import LossGate, Protocol
 from reports import style
@@ -134,6 +135,8 @@ def next_step(gate: GateFact, facts: Facts) -> str:
         return f"Meet the need that it names: {gate.reason}"
     if gate.kind == "loss" and "loss_pct" in gate.inputs:
         return _blocks_step(gate, facts)
+    if gate.kind == "check" and gate.status == "INCONCLUSIVE":
+        return "Run the check again on a quiet host, or allow it more rounds."
     if gate.status == "SCREEN_ONLY":
         return "Use a loss gate in a protocol with `claim: non_inferiority`: a screen never qualifies."
     return "Find the cause that the gate names, then run a new campaign."
@@ -244,7 +247,12 @@ def not_measured(facts: Facts) -> tuple[str, ...]:
         lines.append("CPU temperature: this host does not show it to us.")
     sizes = ", ".join(f"{w.prompt_tokens} + {w.generated_tokens}" for w in protocol.workloads)
     lines.append(f"Other lengths than {sizes} tokens (prompt + generated), other models, other hosts, other settings.")
-    lines.append("Several requests at once: each load served one request at a time.")
+    together = [check.id for check in protocol.checks if isinstance(check, ServedRecallCheck)]
+    if together:
+        names = ", ".join(together)
+        lines.append(f"The speed of several requests at once: only the answers of such were looked at ({names}).")
+    else:
+        lines.append("Several requests at once: each load served one request at a time.")
     lines.append("The quality of the text, beyond whether both arms generate the same token ids.")
     return tuple(lines)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from reports import style
+from reports.check_table import COLUMNS, check_rows, check_summary
 from reports.claims import (
     claims_of,
     control_lines,
@@ -24,6 +25,7 @@ def render_markdown(facts: Facts) -> str:
     """Return the whole report."""
     sections = (
         _verdict(facts),
+        _checks(facts),
         _claims(facts),
         _gates(facts),
         _loads(facts),
@@ -79,6 +81,16 @@ def _verdict(facts: Facts) -> Iterator[str]:
             )
         ],
     )
+
+
+def _checks(facts: Facts) -> Iterator[str]:
+    rows = check_rows(facts)
+    if not rows:
+        return
+    yield "## What was broken, what is repaired, what was not tested"
+    yield ""
+    yield from _list(check_summary(rows))
+    yield from _table(COLUMNS, rows)
 
 
 def _claims(facts: Facts) -> Iterator[str]:

@@ -141,8 +141,8 @@ class _Steps:
     def steps(self, *, sequence: int = 0, rejected: Sequence[int] = (), n_each: int = 0) -> Block:
         """Evaluate the forced tokens one by one; the logits of each.
 
-        Before each, `n_each` of the rejected tokens are evaluated in one batch and taken back; another one then
-        goes on by as many, so that it comes into the cells that are free again.
+        Before each, `n_each` of the rejected tokens are evaluated in one batch and taken back; another conversation
+        then goes on by as many, so that it comes into the cells that are free again.
         """
         start, rows = self._check.prompt_tokens + self._image_side, list[bytes]()
         for place, token in enumerate(self._forced):

@@ -19,11 +19,11 @@ _SHOWN_CHARACTERS = 200
 
 
 class ImagesInHistoryCheck(SessionCheck):
-    """The same requests at several depths, without and with one image near the start of the history.
+    """One image in the history changes neither the answers at depth, nor what a chunk costs, nor the memory it needs.
 
-    The last line gives a code, which is asked for; host steps of a chunk are counted exactly, seconds only recorded. A
-    request that ends in a failed allocation is a recorded cell. The image is embeddings from the seed, which need no
-    vision tower.
+    The same requests at several depths, without and with an image of made-up embeddings near the start. The last line
+    gives a code, which is asked for; host steps of a chunk are counted exactly, seconds only recorded. A request that
+    ends in a failed allocation is a recorded cell.
     """
 
     kind: Literal["images_in_history"]

@@ -18,11 +18,12 @@ TURNS: Final = ("first", "follow-up")
 
 
 class ServedRecallCheck(CheckBase):
-    """Conversations in the slots of one server start at once, follow up, and give their slots to others.
+    """Over HTTP, each conversation gets its own private codes back, whoever speaks beside it or had its slot before.
 
-    Answers come streamed and whole in turns. A first request may take no more from the cache than its prompt shares
-    with what the slot held; a follow-up must take its whole earlier prompt. For models that answer from the prompt,
-    such as `qwen4exp-recall`.
+    Conversations in the slots of one server start at once, follow up, and give their slots to others. Answers come
+    streamed and whole in turns. A first request may take no more from the cache than its prompt shares with what the
+    slot held; a follow-up must take its whole earlier prompt. For models that answer from the prompt, such as
+    `qwen4exp-recall`.
     """
 
     NEEDS: ClassVar[frozenset[Capability]] = frozenset({"server"})
@@ -37,6 +38,8 @@ class ServedRecallCheck(CheckBase):
     """Tokens between a key and its first question."""
     kv_mode: KvMode = "unified"
     """Whether each slot has its own cells, or all share one pool."""
+    must_reuse: bool = True
+    """Whether a follow-up must take its whole earlier prompt from the cache; false only limits what it may take."""
 
     def names(self) -> list[str]:
         """Return the names of the conversations: round and slot, counted from 1."""
@@ -66,7 +69,8 @@ def judge_served_recall(check: ServedRecallCheck, observation: CheckObservation)
                 lost.append(answer.name)
             if any(code in answer.content for code in foreign):
                 leaked.append(answer.name)
-            caches += _cache_problems(answer, field(one, f"cached_{_key(turn)}", list))
+            least, most = field(one, f"cached_{_key(turn)}", list)
+            caches += _cache_problems(answer, least if check.must_reuse else 0, most)
     asked = len(codes)
     inputs: dict[str, JsonValue] = {
         "asked": asked, "recalled": asked - len(lost) - len(broken), "lost": [*lost], "leaked": [*leaked],
@@ -99,12 +103,9 @@ def _key(turn: str) -> str:
     return turn.replace("-", "_")
 
 
-def _cache_problems(answer: Answer, bounds: list[int]) -> list[str]:
+def _cache_problems(answer: Answer, least: int, most: int) -> list[str]:
     """Compare the tokens taken from the cache with the least and the most that the history allows."""
-    least, most = bounds
-    if answer.cached is None:
-        return []
-    if least <= answer.cached <= most:
+    if answer.cached is None or least <= answer.cached <= most:
         return []
     wanted = f"{least}" if least == most else f"{least} to {most}"
     return [f"{answer.name} took {answer.cached} tokens from the cache, expected {wanted}"]

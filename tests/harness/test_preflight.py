@@ -122,6 +122,9 @@ def test_a_refusal_names_everything_that_is_missing(host: Path) -> None:
     (host / "proc/meminfo").write_text("MemAvailable: 5 kB\n")
     with pytest.raises(HostError) as error:
         refuse_or_warn(look(host, Need(threads=1, model_bytes=100 * MIB, load_disk_bytes=1 << 60)).values())
+    assert look(host, NEED)["disk_room"].effect == "record"
+    checks = Need(threads=1, model_bytes=100 * MIB, load_disk_bytes=1, check_disk_bytes=1 << 60)
+    assert look(host, checks)["disk_room"].effect == "refuse"
     assert "the model does not fit into the available memory" in str(error.value)
     assert "the store has no room for the next load" in str(error.value)
     assert error.value.where == "preflight: memory_available, disk_room"

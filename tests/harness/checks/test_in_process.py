@@ -8,6 +8,7 @@ import pytest
 from qwen_faulty import SEPARATE, built
 
 from engine.models import fetched_model
+from harness.runner import need_of
 from protocols.errors import EngineError
 
 
@@ -103,3 +104,10 @@ def test_a_model_without_images_is_not_run_and_says_so(prepared: Any, outcome: A
         pytest.skip(f"NOT_RUN: {error}")
     found = outcome(prepared(IMAGES, model=model), "baseline")
     assert found.reason == "The check was not run: a model of the architecture llama takes no images."
+
+
+def test_the_logits_that_checks_leave_are_part_of_the_disk_that_a_campaign_needs(prepared: Any) -> None:
+    made = prepared("kind: foreign_content, prompt_tokens: 8, foreign_tokens: 8, steps: 5")
+    n_vocab, arms, blocks = 512, 2, 3
+    assert need_of(made).check_disk_bytes == arms * blocks * 5 * n_vocab * 4
+    assert need_of(prepared("kind: mapping_grid")).check_disk_bytes == 0

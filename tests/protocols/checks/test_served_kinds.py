@@ -111,6 +111,13 @@ def test_served_recall_names_what_went_wrong(name: str, answer: str, words: str)
     assert (outcome.status, words in outcome.reason) == ("FAIL", True), outcome.reason
 
 
+def test_a_cache_that_is_not_reused_may_be_allowed_and_one_that_holds_too_much_never_is() -> None:
+    lax = RECALL.model_copy(update={"must_reuse": False})
+    facts = conversation(**{"1.2 follow-up": body(" wet dog", cache_n=0)})
+    assert (judged(RECALL, **facts).status, judged(lax, **facts).status) == ("FAIL", "PASS")
+    assert judged(lax, **conversation(**{"1.2 first": body(" blue cat", cache_n=2)})).status == "FAIL"
+
+
 def test_an_empty_code_is_no_evidence_because_every_reply_holds_it() -> None:
     facts = conversation()
     facts["conversations"][0]["codes"][0] = " "

@@ -1,0 +1,107 @@
+"""What a protocol names outside itself: files that must be there, faults that the engine knows, two arms that differ.
+
+Asked at plan time, before anything is built or downloaded. Each refusal stands at the line of the key that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from engine.faults import known_faults
+from engine.identity import identify_file
+from engine.models import known_models
+from protocols.errors import EngineError
+from protocols.findings import Finding, unknown
+from protocols.load import LoadedProtocol, refuse
+from protocols.measurements import ARMS, Arm
+from protocols.schema import BundledEngine, FolderEngine, LlamaServerEngine, Protocol
+
+RECEIPT: Final = "receipt.json"
+_MODEL_FILES: Final = ("draft", "ple_table", "tokenizer", "chat_template")
+
+
+def check_references(loaded: LoadedProtocol, base: Path) -> None:
+    """Raise ProtocolError where a reference leads nowhere, or both arms are one file under two names."""
+    protocol = loaded.protocol
+    refuse(loaded, [*_models(protocol, base), *_engines(protocol, base), *_same_file(protocol, base)])
+
+
+def _models(protocol: Protocol, base: Path) -> Iterator[Finding]:
+    model = protocol.model
+    if model.name is not None and model.name not in known_models():
+        yield unknown(("model", "name"), "model", model.name, known_models())
+    if model.path is not None and not _below(base, model.path).is_file():
+        yield _missing(("model", "path"), "model file", model.path)
+    for name in _MODEL_FILES:
+        reference = getattr(model, name)
+        if reference is not None and not _below(base, reference.path).is_file():
+            yield _missing(("model", name, "path"), "file", reference.path)
+
+
+def _engines(protocol: Protocol, base: Path) -> Iterator[Finding]:
+    for name in ARMS:
+        engine = protocol.arm(name).engine
+        place = ("arms", name, "engine")
+        match engine:
+            case BundledEngine():
+                known = known_faults()
+                for index, fault in enumerate(engine.faults):
+                    if fault.split("=")[0] not in known:
+                        yield unknown((*place, "faults", index), "fault", fault, known)
+            case FolderEngine():
+                if not (_below(base, engine.path) / RECEIPT).is_file():
+                    yield _missing((*place, "path"), "build (a folder with receipt.json)", engine.path)
+            case LlamaServerEngine():
+                if not _below(base, engine.path).is_file():
+                    yield _missing((*place, "path"), "server", engine.path)
+            case _:
+                pass
+
+
+def _same_file(protocol: Protocol, base: Path) -> Iterator[Finding]:
+    """Find two arms that are named differently and are the same bytes; one name for both is an A/A on purpose."""
+    engines = [protocol.arm(name).engine for name in ARMS]
+    files = [_program(protocol, name, base) for name in ARMS]
+    left, right = files
+    if left is None or right is None or engines[0] == engines[1] or left == right:
+        return
+    if protocol.settings_of("baseline") != protocol.settings_of("candidate"):
+        return
+    if protocol.arms.baseline.environment != protocol.arms.candidate.environment:
+        return
+    arguments = [engine.arguments for engine in engines if isinstance(engine, LlamaServerEngine)]
+    if len(set(arguments)) > 1 or not left.is_file() or not right.is_file():
+        return
+    try:
+        is_same = all(a == b for a, b in zip(_hashes(left), _hashes(right), strict=False))
+    except EngineError:
+        return
+    if is_same and len(_hashes(left)) == len(_hashes(right)):
+        message = f"{right.name} is the baseline's under another name: this compares an engine with itself"
+        hint = "name the engine that is meant; for an A/A, write the same path in both arms"
+        yield Finding(path=("arms", "candidate", "engine", "path"), message=message, hint=hint)
+
+
+def _program(protocol: Protocol, name: Arm, base: Path) -> Path | None:
+    engine = protocol.arm(name).engine
+    if isinstance(engine, FolderEngine):
+        return _below(base, engine.path) / RECEIPT
+    return _below(base, engine.path) if isinstance(engine, LlamaServerEngine) else None
+
+
+def _hashes(file: Path) -> list[str]:
+    """Return the hashes of a server, or of the outputs of a build."""
+    folder = file.parent
+    files = sorted(one for one in folder.glob("*/*") if one.is_file()) if file.name == RECEIPT else [file]
+    return [identify_file(one).sha256 for one in files]
+
+
+def _missing(path: tuple[str | int, ...], what: str, name: str) -> Finding:
+    message = f"there is no {what} {name}; a relative path starts at the protocol's folder"
+    return Finding(path=path, message=message, hint="correct the path")
+
+
+def _below(base: Path, path: str) -> Path:
+    return (base / Path(path).expanduser()).absolute()

@@ -1,0 +1,125 @@
+"""Checks of the checks: sizes that hold what they promise, names that exist, gates that can both hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+from protocols.check_schema import Check, RecallCheck
+from protocols.checks.base import unmet_need
+from protocols.checks.images_in_history import ImagesInHistoryCheck
+from protocols.checks.operation_cost import OperationCostCheck
+from protocols.checks.served_recall import ServedRecallCheck
+from protocols.checks.stored_reference import StoredReferenceCheck
+from protocols.findings import Finding, unknown
+from protocols.gate_schema import CheckGate
+from protocols.measurements import Arm
+from protocols.schema import BundledEngine, Protocol
+from protocols.yaml_tree import PathPart
+
+Path = tuple[PathPart, ...]
+
+SECRET_TOKENS = 10
+"""A key of two words and a code of eight."""
+SERVED_SECRETS = 2
+BEFORE_IMAGE = 64
+QUESTION_TOKENS = 2
+
+
+def check_checks(protocol: Protocol) -> Iterator[Finding]:
+    """Yield every finding about the checks of a protocol."""
+    for identifier, times in Counter(check.id for check in protocol.checks).items():
+        if times > 1:
+            message = f"found the id {identifier} {times} times, expected each once"
+            yield Finding(path=("checks",), message=message, hint="give each check an id of its own")
+    judged = {gate.check for gate in protocol.gates if isinstance(gate, CheckGate)}
+    for index, check in enumerate(protocol.checks):
+        if check.id not in judged:
+            message = f"no gate judges the check {check.id}, so it is not run"
+            hint = f"add {{id: {check.id}-candidate, kind: check, check: {check.id}}} to gates"
+            yield Finding(path=("checks", index), message=message, hint=hint, is_warning=True)
+        yield from _check_sizes(protocol, check, ("checks", index))
+    yield from _check_contradictions(protocol)
+
+
+def check_check_gate(protocol: Protocol, gate: CheckGate, path: Path) -> Iterator[Finding]:
+    """Yield every finding about a gate over a check: its name, and what the arms must be able to do."""
+    known = [check.id for check in protocol.checks]
+    if gate.check not in known:
+        yield unknown((*path, "check"), "check", gate.check, known)
+        return
+    check, other = protocol.check(gate.check), _other(gate.arm)
+    for name in (gate.arm, other) if check.BESIDE else (gate.arm,):
+        unmet = unmet_need(check, protocol.arm(name).engine.kind)
+        if unmet is not None:
+            message = f"the {name} cannot be asked for {check.kind}, so this gate will be NOT_RUN: {unmet}"
+            hint = "write required: false, or remove the gate"
+            yield Finding(path=path, message=message, hint=hint, is_warning=not gate.required)
+    engine = protocol.arm(gate.arm).engine
+    if gate.expect == "FAIL" and isinstance(engine, BundledEngine) and not engine.faults:
+        message = f"found a control that must FAIL, and the {gate.arm} is the bundled engine without a fault"
+        hint = "write expect: PASS, or name the fault in the arm"
+        yield Finding(path=(*path, "expect"), message=message, hint=hint, is_warning=True)
+
+
+def _other(arm: Arm) -> Arm:
+    return "candidate" if arm == "baseline" else "baseline"
+
+
+def _check_contradictions(protocol: Protocol) -> Iterator[Finding]:
+    """Find pairs of gates over one check of one arm that cannot both PASS."""
+    first: dict[tuple[str, Arm], CheckGate] = {}
+    for index, gate in enumerate(protocol.gates):
+        if not isinstance(gate, CheckGate):
+            continue
+        before = first.setdefault((gate.check, gate.arm), gate)
+        if before.expect != gate.expect:
+            message = (
+                f"found expect: {gate.expect}, and the gate {before.id} expects {before.expect} of the same check and "
+                "arm: both can never hold"
+            )
+            yield Finding(path=("gates", index, "expect"), message=message, hint=f"remove {before.id} or {gate.id}")
+
+
+def _check_sizes(protocol: Protocol, check: Check, path: Path) -> Iterator[Finding]:
+    match check:
+        case RecallCheck() | ServedRecallCheck():
+            secrets = check.secrets if isinstance(check, RecallCheck) else SERVED_SECRETS
+            if check.distance_tokens < secrets * SECRET_TOKENS:
+                message = f"found {check.distance_tokens} tokens, which do not hold {secrets} codes"
+                hint = f"write {secrets * SECRET_TOKENS} or more"
+                yield Finding(path=(*path, "distance_tokens"), message=message, hint=hint)
+        case ImagesInHistoryCheck():
+            yield from _check_depths(check, (*path, "depths"))
+        case StoredReferenceCheck():
+            yield from _check_reference(protocol, check, path)
+        case OperationCostCheck():
+            if len(set(check.batches)) < len(check.batches):
+                yield Finding(path=(*path, "batches"), message="found a batch twice, expected each once")
+            for name in ("precision_pct", "most_increase_pct"):
+                if not 0 < getattr(check, name) < 100:
+                    message = f"found {getattr(check, name)}, expected a percentage above 0 and below 100"
+                    yield Finding(path=(*path, name), message=message, hint='write a value such as "2"')
+        case _:
+            pass
+
+
+def _check_depths(check: ImagesInHistoryCheck, path: Path) -> Iterator[Finding]:
+    if any(left >= right for left, right in pairwise(check.depths)):
+        yield Finding(path=path, message="found depths that do not rise", hint="write the smallest first")
+    least = max(check.ubatch_tokens + BEFORE_IMAGE, check.distance_tokens) + QUESTION_TOKENS
+    if min(check.depths) < least:
+        message = f"found {min(check.depths)} tokens, which hold no full chunk after the image and no code so far back"
+        yield Finding(path=path, message=message, hint=f"write {least} or more, or lower ubatch_tokens")
+
+
+def _check_reference(protocol: Protocol, check: StoredReferenceCheck, path: Path) -> Iterator[Finding]:
+    known = {workload.id: workload for workload in protocol.workloads}
+    if check.workload not in known:
+        yield unknown((*path, "workload"), "workload", check.workload, known)
+        return
+    generated = known[check.workload].generated_tokens
+    if len(check.tokens) > generated:
+        message = f"found {len(check.tokens)} ids, and the workload generates {generated}"
+        yield Finding(path=(*path, "tokens"), message=message, hint="store no more ids than are generated")

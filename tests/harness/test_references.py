@@ -1,0 +1,71 @@
+"""References that lead nowhere, and arms that are one file, are refused at plan time at the line that names them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def refusal(world: Any, path: Path) -> str:
+    ended = world.run("plan", path)
+    assert ended.code == 2, ended.err
+    return str(ended.err)
+
+
+def with_engine(path: Path, arm: str, engine: str) -> None:
+    """Replace the line of an arm."""
+    lines = [
+        f"  {arm}: {{engine: {{{engine}}}}}" if line.startswith(f"  {arm}:") else line
+        for line in path.read_text().splitlines()
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("model", "place", "words"),
+    [
+        ("{path: tinny.gguf}", ":6: model.path", "there is no model file tinny.gguf"),
+        ("{path: tiny.gguf, draft: {path: d.gguf}}", ":6: model.draft.path", "there is no file d.gguf"),
+        ("{name: smollm3}", ":6: model.name", "found the unknown model smollm3, expected one of qwen4exp-recall, smollm2"),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_not_there_is_refused(world: Any, model: str, place: str, words: str) -> None:
+    path = world.protocol()
+    path.write_text(path.read_text().replace("{path: tiny.gguf}", model))
+    found = refusal(world, path)
+    assert f"{path.name}{place}" in found
+    assert words in found
+
+
+@pytest.mark.parametrize(
+    ("engine", "key", "words"),
+    [
+        ("kind: llama-server, path: engines/none", "path", "there is no server engines/none"),
+        ("kind: folder, path: engines", "path", "there is no build (a folder with receipt.json) engines"),
+        ("kind: bundled, faults: [leak, position-only-block]", "faults[1]", "write position-only-blocks"),
+    ],
+)
+def test_an_engine_that_is_not_there_is_refused(world: Any, engine: str, key: str, words: str) -> None:
+    path = world.protocol()
+    with_engine(path, "candidate", engine)
+    found = refusal(world, path)
+    assert f"{path.name}:10: arms.candidate.engine.{key}" in found
+    assert words in found.replace("hint: ", "")
+
+
+def test_two_names_of_one_file_are_refused_and_one_name_twice_is_an_a_a(world: Any) -> None:
+    path = world.protocol()
+    for arm in ("baseline", "candidate"):
+        with_engine(path, arm, "kind: llama-server, path: engines/fake_engine.py")
+    assert world.run("plan", path).code == 0
+    other = world.engine.with_name("other_engine.py")
+    shutil.copy2(world.engine, other)
+    with_engine(path, "candidate", "kind: llama-server, path: engines/other_engine.py")
+    found = refusal(world, path)
+    assert f"{path.name}:10: arms.candidate.engine.path" in found
+    assert "other_engine.py is the baseline's under another name" in found
+    other.write_text(world.engine.read_text() + "\n# another build\n")
+    assert world.run("plan", path).code == 0

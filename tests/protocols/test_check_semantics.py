@@ -1,0 +1,128 @@
+"""Protocols whose checks and gates cannot hold are refused before anything runs, with line, key, and what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from protocols.errors import ProtocolError
+from protocols.load import LoadedProtocol
+
+Edit = Callable[..., LoadedProtocol]
+LIMITS = "limits: {load_s: 120"
+GATES = "gates:\n"
+
+
+def problems(edited: Edit, *changes: tuple[str, str]) -> list[str]:
+    with pytest.raises(ProtocolError) as caught:
+        edited(*changes)
+    return list(caught.value.lines())
+
+
+def with_check(check: str, *gates: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    lines = "".join(f"  - {{{gate}}}\n" for gate in gates or ("id: g, kind: check, check: c",))
+    return (LIMITS, f"checks:\n  - {{id: c, {check}}}\n\n{LIMITS}"), (GATES, f"{GATES}{lines}")
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        ("kind: recall, secrets: 8, distance_tokens: 70", "checks[0].distance_tokens: found 70 tokens, which do not hold 8 codes; write 80 or more"),
+        ("kind: images_in_history, depths: [900, 700, 800]", "checks[0].depths: found depths that do not rise"),
+        ("kind: images_in_history, depths: [512, 700, 800]", "checks[0].depths: found 512 tokens, which hold no full chunk"),
+        ("kind: stored_reference, workload: cold-513, tokens: [1]", "checks[0].workload: found the unknown workload cold-513, expected one of cold-512; write cold-512"),
+        (f"kind: stored_reference, workload: cold-512, tokens: {[1] * 129}", "checks[0].tokens: found 129 ids, and the workload generates 128"),
+        ("kind: operation_cost, depth_tokens: 64, batches: [1, 1]", "checks[0].batches: found a batch twice"),
+        ('kind: operation_cost, depth_tokens: 64, precision_pct: "0"', "checks[0].precision_pct: found 0, expected a percentage"),
+        ("kind: telepathy", "checks[0].kind"),
+    ],
+)  # fmt: skip
+def test_a_check_that_cannot_hold_is_refused_at_its_key(edited: Edit, check: str, words: str) -> None:
+    found = problems(edited, *with_check(check))
+    assert any(words in line and "edited.yaml:" in line for line in found), found
+
+
+def test_two_gates_that_expect_opposite_things_of_one_check_are_refused(edited: Edit) -> None:
+    found = problems(
+        edited,
+        ("baseline: {engine: {kind: bundled, layout_salt: 1, faults: []}", "baseline: {engine: {kind: bundled, layout_salt: 1, faults: [leak]}"),
+        *with_check(
+            "kind: mapping_grid",
+            "id: one, kind: check, check: c, arm: baseline",
+            "id: two, kind: check, check: c, arm: baseline, expect: FAIL",
+        ),
+    )  # fmt: skip
+    assert any("gates[1].expect: found expect: FAIL, and the gate one expects PASS" in line for line in found), found
+
+
+def test_a_control_of_an_arm_without_a_fault_is_a_warning(edited: Edit) -> None:
+    loaded = edited(*with_check("kind: mapping_grid", "id: one, kind: check, check: c, expect: FAIL"))
+    lines = [warning.line() for warning in loaded.warnings]
+    assert any("the candidate is the bundled engine without a fault" in line for line in lines), lines
+
+
+def test_two_margins_of_one_rate_are_refused(edited: Edit) -> None:
+    gate = '  - {id: again, kind: loss, workload: cold-512, metric: prefill_rate, margin_pct: "3", after: [tokens]}\n'
+    found = problems(edited, (GATES, f"{GATES}{gate}"))
+    assert any("margin_pct: found 10, and the gate again states 3 for the same" in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("gates", "words"),
+    [
+        ("[{cached: 0}, {cached: 4}]", "cached_tokens: found 4, and the gate cold-0 states 0 for the same"),
+        ("[{cached: 512}]", "cached_tokens: found 512 cached tokens of a prompt of 512, of which one is evaluated; write 511 or less"),
+    ],
+)  # fmt: skip
+def test_caches_that_cannot_be_are_refused(edited: Edit, gates: str, words: str) -> None:
+    numbers = [int(part.split("}")[0]) for part in gates.split("cached: ")[1:]]
+    lines = "".join(
+        f"  - {{id: cold-{place}, kind: cold_cache, workload: cold-512, cached_tokens: {number}}}\n"
+        for place, number in enumerate(numbers)
+    )
+    found = problems(edited, (GATES, f"{GATES}{lines}"))
+    assert any(words in line for line in found), found
+
+
+def test_a_budget_counts_the_checks_with_the_loads(edited: Edit) -> None:
+    gates = [f"id: g{place}, kind: check, check: c{place}" for place in range(60)]
+    checks = "".join(f"  - {{id: c{place}, kind: mapping_grid}}\n" for place in range(60))
+    lines = "".join(f"  - {{{gate}}}\n" for gate in gates)
+    found = problems(
+        edited,
+        (LIMITS, f"checks:\n{checks}\n{LIMITS}"),
+        (GATES, f"{GATES}{lines}"),
+        ("campaign_min: 60", "campaign_min: 1"),
+        ("request_s: 300, idle_s: 60", "request_s: 30, idle_s: 30"),
+        ("load_s: 120", "load_s: 30"),
+    )
+    assert any("limits.campaign_min: found 60 s for 9 fresh loads and 60 checks" in line for line in found), found
+
+
+def test_an_arm_that_cannot_be_asked_is_refused_unless_the_gate_is_not_required(edited: Edit) -> None:
+    endpoint = ("candidate: {engine: {kind: bundled, layout_salt: 2, faults: []}, environment: {GOMP_SPINCOUNT: \"0\"}}",
+                "candidate: {engine: {kind: openai, url: \"http://h:1\", model: m}}")  # fmt: skip
+    found = problems(edited, endpoint, *with_check("kind: restart, prompt_tokens: 32"))
+    assert any(
+        "the candidate cannot be asked for restart" in line and "no server that we start" in line for line in found
+    ), found
+
+
+def test_a_cost_needs_both_arms(edited: Edit) -> None:
+    server = (
+        "baseline: {engine: {kind: bundled, layout_salt: 1, faults: []}",
+        "baseline: {engine: {kind: llama-server, path: x}",
+    )
+    found = problems(edited, server, *with_check("kind: operation_cost, depth_tokens: 64"))
+    assert any("the baseline cannot be asked for operation_cost" in line for line in found), found
+
+
+def test_what_is_left_of_one_check_is_counted(edited: Any) -> None:
+    from protocols.check_rules import block_rows
+
+    loaded = edited(*with_check("kind: foreign_content, prompt_tokens: 8, foreign_tokens: 8, steps: 5"))
+    assert block_rows(loaded.protocol.checks[0]) == 15
+    loaded = edited(*with_check("kind: mapping_grid"))
+    assert block_rows(loaded.protocol.checks[0]) == 0
