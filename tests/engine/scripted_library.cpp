@@ -182,6 +182,9 @@ int assay_decode(assay_session *session, const assay_batch *batch, const volatil
     session->work.n_tokens_evaluated += batch->n;
     return ASSAY_OK;
 }
+int assay_decode_rows(assay_session *, const assay_rows *, const volatile int *, char *err, size_t size) {
+    return fail(err, size, "the scripted model takes no rows", ASSAY_UNSUPPORTED);
+}
 const float *assay_logits(const assay_session *session, uint32_t i) {
     return i < session->rows.size() && !session->rows[i].empty() ? session->rows[i].data() : nullptr;
 }

@@ -12,6 +12,7 @@
 
 #include "engine.h"
 #include "errors.h"
+#include "image_prompt.h"
 #include "sampler.h"
 
 namespace assay::server {
@@ -92,6 +93,7 @@ struct Job {
     uint64_t id = 0;
     GenerationSettings settings;
     std::vector<int32_t> prompt;
+    std::vector<PromptImage> images;  // in the order of the prompt
     // Called on the inference thread; the last call is an EndEvent or a FailureEvent, or none after a cancellation.
     std::function<void(JobEvent&&)> sink;
     std::atomic<bool> is_cancelled{false};

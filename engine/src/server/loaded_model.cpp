@@ -3,6 +3,7 @@
 #include <array>
 
 #include "errors.h"
+#include "requests.h"
 
 namespace assay::server {
 namespace {
@@ -70,6 +71,12 @@ std::string Model::join(const std::vector<int32_t>& tokens) const {
     return text;
 }
 
+uint32_t Model::image_width() const {
+    const std::string text = info();
+    if (json_member(text, "architecture") != "\"qwen4exp\"") return 0;
+    return static_cast<uint32_t>(std::stoul(json_member(text, "n_embd")));
+}
+
 std::string Model::chat_template() const {
     const char* source = assay_model_chat_template(handle());
     return source == nullptr ? std::string() : std::string(source);
@@ -85,6 +92,11 @@ Session::Session(const Model& model, const assay_session_settings& settings) {
 Session::Outcome Session::decode(const assay_batch& batch, const volatile int* cancel) {
     ErrorText text{};
     return outcome(assay_decode(session_.get(), &batch, cancel, text.data(), text.size()), text);
+}
+
+Session::Outcome Session::decode(const assay_rows& rows, const volatile int* cancel) {
+    ErrorText text{};
+    return outcome(assay_decode_rows(session_.get(), &rows, cancel, text.data(), text.size()), text);
 }
 
 Session::Outcome Session::remove(int32_t seq, int32_t from) {

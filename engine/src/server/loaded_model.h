@@ -40,6 +40,8 @@ public:
     std::string chat_template() const;
     // One JSON object (see assay_model_info).
     std::string info() const { return assay_model_info(handle()); }
+    // Numbers of a row of an image; 0 for a model that takes none.
+    uint32_t image_width() const;
 
 private:
     struct Free {
@@ -63,6 +65,7 @@ public:
         bool ok() const { return status == ASSAY_OK; }
     };
     Outcome decode(const assay_batch& batch, const volatile int* cancel);
+    Outcome decode(const assay_rows& rows, const volatile int* cancel);
     const float* logits(uint32_t index) const { return assay_logits(session_.get(), index); }
     Outcome remove(int32_t seq, int32_t from);
     uint32_t cells(int32_t seq) const { return assay_seq_cells(session_.get(), seq); }

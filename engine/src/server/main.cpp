@@ -181,6 +181,7 @@ int serve(const ServerSettings& settings) {
     limits.n_ubatch = settings.n_ubatch;
     limits.kv_unified = settings.kv_unified;
     limits.n_draft = settings.n_draft;
+    limits.n_embd = model->image_width();
     Scheduler scheduler(*model, std::move(session), limits);
     routes.open(*model, scheduler, facts, memory);
     stop.attach(&scheduler);

@@ -4,6 +4,7 @@
 #include <array>
 #include <boost/json.hpp>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <set>
@@ -11,7 +12,8 @@
 #include <utility>
 
 #include "errors.h"
-#include "json_writer.h"
+#include "image_prompt.h"
+#include "request_fields.h"
 #include "text_output.h"
 
 namespace assay::server {
@@ -19,139 +21,9 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr size_t most_depth = 32;
 constexpr size_t most_stop_strings = 64;
 constexpr size_t most_stop_bytes = 1024;
 constexpr int64_t most_probs = 256;
-
-std::string_view kind_of(const json::value& value) {
-    switch (value.kind()) {
-        case json::kind::null: return "null";
-        case json::kind::bool_: return "a boolean";
-        case json::kind::int64:
-        case json::kind::uint64: return "an integer";
-        case json::kind::double_: return "a number";
-        case json::kind::string: return "a string";
-        case json::kind::array: return "an array";
-        case json::kind::object: return "an object";
-    }
-    return "nothing";
-}
-
-[[noreturn]] void reject(std::string_view field, const std::string& problem) {
-    throw ApiError::invalid("field '" + valid_utf8(field) + "': " + problem);
-}
-
-[[noreturn]] void wrong_type(std::string_view field, std::string_view expected, const json::value& found) {
-    reject(field, "expected " + std::string(expected) + ", got " + std::string(kind_of(found)));
-}
-
-std::string show(double number) { return JsonWriter().real(number).take(); }
-
-// A value for a message, not longer than a reader wants.
-std::string show(const json::value& value) {
-    const std::string text = value.is_double() ? show(value.as_double()) : json::serialize(value);
-    return text.size() <= 80 ? text : valid_utf8(text.substr(0, 80)) + "...";
-}
-
-// Throws an ApiError with line and column of the first byte that is not JSON.
-json::value parse_json(std::string_view text) {
-    json::parse_options options;
-    options.max_depth = most_depth;
-    json::stream_parser parser({}, options);
-    boost::system::error_code error;
-    size_t n_read = parser.write_some(text.data(), text.size(), error);
-    if (!error && n_read < text.size()) error = json::error::extra_data;
-    if (!error) {
-        parser.finish(error);
-        n_read = text.size();
-    }
-    if (error) {
-        const std::string_view before = text.substr(0, n_read);
-        const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-        const size_t column = n_read - (before.rfind('\n') + 1) + 1;
-        std::string problem = "the body is not valid JSON at line " + std::to_string(line) + ", column " + std::to_string(column) + ": ";
-        if (text.empty()) problem += "it is empty";
-        else if (error == json::error::too_deep) problem += "nested deeper than " + std::to_string(most_depth) + " levels";
-        else problem += error.message();
-        throw ApiError::invalid(problem);
-    }
-    return parser.release();
-}
-
-std::optional<int64_t> whole_number(const json::value& value) {
-    if (const auto* number = value.if_int64()) return *number;
-    if (const auto* number = value.if_double()) {
-        if (std::abs(*number) < 9e15 && std::floor(*number) == *number) return static_cast<int64_t>(*number);
-    }
-    return std::nullopt;  // unsigned values here are above the int64 range
-}
-
-std::optional<double> any_number(const json::value& value) {
-    if (value.is_number()) return value.to_number<double>();
-    return std::nullopt;
-}
-
-// The fields of one body; remembers which were asked for, so that the others can be reported.
-class Fields {
-public:
-    explicit Fields(std::string_view body) {
-        json::value value = parse_json(body);
-        if (!value.is_object()) throw ApiError::invalid("the body must be a JSON object, got " + std::string(kind_of(value)));
-        object_ = std::move(value.as_object());
-    }
-
-    // null counts as absent.
-    const json::value* find(std::string_view name) {
-        known_.emplace(name);
-        const json::value* value = object_.if_contains(name);
-        return value == nullptr || value->is_null() ? nullptr : value;
-    }
-    bool boolean(std::string_view name, bool absent) {
-        const json::value* value = find(name);
-        if (value == nullptr) return absent;
-        if (!value->is_bool()) wrong_type(name, "a boolean", *value);
-        return value->as_bool();
-    }
-    int64_t integer(std::string_view name, int64_t absent, int64_t low, int64_t high) {
-        const json::value* value = find(name);
-        if (value == nullptr) return absent;
-        if (!value->is_number()) wrong_type(name, "an integer", *value);
-        const auto number = whole_number(*value);
-        if (!number || *number < low || *number > high) {
-            reject(name, "expected an integer from " + std::to_string(low) + " to " + std::to_string(high) + ", got " + show(*value));
-        }
-        return *number;
-    }
-    float real(std::string_view name, float absent, double low, double high) {
-        const json::value* value = find(name);
-        if (value == nullptr) return absent;
-        const auto number = any_number(*value);
-        if (!number) wrong_type(name, "a number", *value);
-        if (!(*number >= low && *number <= high)) {
-            reject(name, "expected a number from " + show(low) + " to " + show(high) +
-                             ", got " + show(*value));
-        }
-        return static_cast<float>(*number);
-    }
-    std::string text(std::string_view name) {
-        const json::value* value = find(name);
-        if (value == nullptr) reject(name, "is required");
-        if (!value->is_string()) wrong_type(name, "a string", *value);
-        return std::string(value->as_string());
-    }
-    std::vector<std::string> unknown() const {
-        std::vector<std::string> names;
-        for (const auto& member : object_) {
-            if (!known_.contains(std::string_view(member.key()))) names.emplace_back(member.key());
-        }
-        return names;
-    }
-
-private:
-    json::object object_;
-    std::set<std::string, std::less<>> known_;
-};
 
 // Fields that would change the output and that this engine lacks: accepted only where they ask for nothing.
 void refuse_unsupported(Fields& fields) {
@@ -202,6 +74,23 @@ void append_prompt_part(const json::value& part, bool is_first, const Model& mod
         reject("prompt", "token id " + show(part) + " is not in the vocabulary (0 to " + std::to_string(model.n_vocab() - 1) + ")");
     }
     tokens.push_back(static_cast<int32_t>(*id));
+}
+
+// Parts of a prompt as parse_prompt takes them, and images among them.
+void parse_parts(const json::value& value, const RequestContext& context, GenerationRequest& request) {
+    if (!value.is_array() || value.as_array().empty()) reject("prompt", "an array of strings, token ids and images is needed");
+    bool is_first = true;
+    for (const json::value& part : value.as_array()) {
+        if (part.is_object()) {
+            request.images.push_back(parse_image(part, request.prompt.size(), context.n_embd));
+            request.prompt.insert(request.prompt.end(), request.images.back().n_rows(), -1);
+        } else {
+            append_prompt_part(part, is_first, context.model, request.prompt);
+        }
+        is_first = false;
+    }
+    if (request.prompt.empty()) reject("prompt", "must not be empty");
+    if (request.prompt.back() < 0) reject("prompt", "must end with text: the reply follows a token");
 }
 
 std::vector<int32_t> parse_prompt(const json::value& value, const Model& model) {
@@ -424,6 +313,23 @@ GenerationRequest parse_completion(const std::string& body, const RequestContext
     const int64_t n_probs = fields.integer("n_probs", 0, 0, most_probs);
     if (n_probs > 0) show_alternatives(request, n_probs);
     parse_prompt_field(fields, context, request);
+    request.ignored_fields = fields.unknown();
+    return request;
+}
+
+GenerationRequest parse_image_completion(const std::string& body, const RequestContext& context) {
+    Fields fields(body);
+    GenerationRequest request;
+    parse_settings(fields, context, request);
+    const int64_t n_probs = fields.integer("n_probs", 0, 0, most_probs);
+    if (n_probs > 0) show_alternatives(request, n_probs);
+    const json::value* prompt = fields.find("prompt");
+    if (prompt == nullptr) reject("prompt", "is required");
+    parse_parts(*prompt, context, request);
+    check_length(request, context);
+    std::vector<int32_t> tokens;
+    std::copy_if(request.prompt.begin(), request.prompt.end(), std::back_inserter(tokens), [](int32_t token) { return token >= 0; });
+    request.prompt_text = valid_utf8(context.model.join(tokens));
     request.ignored_fields = fields.unknown();
     return request;
 }

@@ -20,18 +20,22 @@ struct RequestContext {
     int32_t n_ctx = 0;    // of one sequence
     int32_t n_slots = 1;
     uint32_t seed = 0xFFFFFFFF;  // of requests that name none
+    int32_t n_embd = 0;   // numbers of a row of an image; 0: the model or the settings allow no images
 };
 
 struct GenerationRequest {
     GenerationSettings settings;
-    std::vector<int32_t> prompt;
-    std::string prompt_text;  // valid UTF-8, special tokens as their text
+    std::vector<int32_t> prompt;  // -1: a row of an image
+    std::vector<PromptImage> images;
+    std::string prompt_text;  // without images; valid UTF-8, special tokens as their text
     std::vector<std::string> ignored_fields;
     bool include_usage = false;
     int32_t n_top_shown = 0;  // alternatives shown with each token
 };
 
 GenerationRequest parse_completion(const std::string& body, const RequestContext& context);
+// The same with images among the parts of the prompt.
+GenerationRequest parse_image_completion(const std::string& body, const RequestContext& context);
 GenerationRequest parse_openai_completion(const std::string& body, const RequestContext& context);
 GenerationRequest parse_chat(const std::string& body, const RequestContext& context);
 

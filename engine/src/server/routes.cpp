@@ -33,7 +33,7 @@ constexpr std::array routes{
     Route{"/slots", "GET", true},            Route{"/metrics", "GET", true},          Route{"/tokenize", "POST", true},
     Route{"/detokenize", "POST", true},      Route{"/apply-template", "POST", true},  Route{"/completion", "POST", true},
     Route{"/v1/completions", "POST", true},  Route{"/v1/chat/completions", "POST", true},
-    Route{"/slots/*", "POST", true},
+    Route{"/slots/*", "POST", true},         Route{"/test/image-completion", "POST", true},
 };
 
 constexpr std::string_view slot_prefix = "/slots/";
@@ -93,6 +93,7 @@ void answer_errors(const std::shared_ptr<Exchange>& exchange, Work work) {
 
 void Routes::open(const Model& model, Scheduler& scheduler, const Session& session, const assay_memory_plan& plan) {
     RequestContext context{model, nullptr, {}, static_cast<int32_t>(scheduler.limits().n_ctx), static_cast<int32_t>(settings_.n_slots), settings_.seed};
+    context.n_embd = settings_.test_images ? static_cast<int32_t>(model.image_width()) : 0;
     ready_ = std::make_unique<Ready>(Ready{model, scheduler, nullptr, std::move(context), {}, {}, {}});
     const std::string source = model.chat_template();
     if (source.empty()) {
@@ -158,6 +159,11 @@ void Routes::handle(const Request& request, const std::shared_ptr<Exchange>& exc
         const RequestContext& context = ready_->context;
         if (request.path == "/completion") {
             generate(Dialect::native, parse_completion(request.body, context), exchange);
+        } else if (request.path == "/test/image-completion") {
+            if (context.n_embd == 0) {
+                throw ApiError(501, "not_supported_error", "no images: start the server of a qwen4exp model with `--test-images`");
+            }
+            generate(Dialect::native, parse_image_completion(request.body, context), exchange);
         } else if (request.path == "/v1/completions") {
             generate(Dialect::completion, parse_openai_completion(request.body, context), exchange);
         } else if (request.path == "/v1/chat/completions") {
@@ -181,6 +187,7 @@ void Routes::generate(Dialect dialect, GenerationRequest request, const std::sha
     const auto job = std::make_shared<Job>();
     job->settings = std::move(request.settings);
     job->prompt = std::move(request.prompt);
+    job->images = std::move(request.images);
     if (job->settings.stream) {
         const auto has_begun = std::make_shared<bool>(false);
         // The inference thread only hands the event over; text is made and sent on the connection thread.
@@ -266,6 +273,9 @@ void Routes::save_slot(int32_t id, const std::string& name, const std::shared_pt
     const auto action = [folder = settings_.slot_save_path, name, exchange](Scheduler::IdleSlot& slot) {
         const auto start = std::chrono::steady_clock::now();
         answer_errors(exchange, [&] {
+            if (std::any_of(slot.cells.begin(), slot.cells.end(), [](int32_t token) { return token < 0; })) {
+                throw ApiError::invalid("the slot holds an image, which is not saved");
+            }
             auto content = std::make_shared<SlotFile>(SlotFile{slot.cells, slot.session.save(slot.id)});
             // The disk must not hold up the inference thread.
             exchange->post_to_handler([folder, name, exchange, content, start, id = slot.id] {

@@ -204,7 +204,7 @@ Scheduler::Slot* Scheduler::choose_slot(const Job& job) {
             if (slot.id == job.settings.id_slot) return &slot;
             continue;
         }
-        const size_t prefix = job.settings.cache_prompt ? common_prefix(slot.cells, job.prompt) : 0;
+        const size_t prefix = job.settings.cache_prompt && job.images.empty() ? common_prefix(slot.cells, job.prompt) : 0;
         const bool is_better = best == nullptr || prefix > best_prefix ||
                                (prefix == best_prefix && slot.last_used < best->last_used);
         if (is_better) {
@@ -255,7 +255,9 @@ void Scheduler::start(Slot& slot, std::shared_ptr<Job> job) {
     const std::vector<int32_t>& prompt = slot.job->prompt;
 
     // At least one prompt token is always evaluated: its logits give the first token.
-    size_t n_keep = settings.cache_prompt ? std::min(common_prefix(slot.cells, prompt), prompt.size() - 1) : 0;
+    // What an image shows is not kept, so that a prompt with one begins anew.
+    const bool may_keep = settings.cache_prompt && slot.job->images.empty();
+    size_t n_keep = may_keep ? std::min(common_prefix(slot.cells, prompt), prompt.size() - 1) : 0;
 #if defined(ASSAY_FAULT_PERSISTED_PREFIX_CACHE)
     n_keep = std::min(common_prefix(slot.cells, prompt), prompt.size() - 1);  // whatever the request says
 #endif
@@ -276,7 +278,9 @@ void Scheduler::start(Slot& slot, std::shared_ptr<Job> job) {
     slot.n_most = settings.n_predict < 0 ? n_room : std::min(settings.n_predict, n_room);
     slot.sampler.emplace(settings.sampling);
     if (settings.sampling.repeat_penalty != 1.0F) {
-        for (const int32_t token : prompt) slot.sampler->accept(token);
+        for (const int32_t token : prompt) {
+            if (token >= 0) slot.sampler->accept(token);
+        }
     }
     slot.output.emplace(settings.stop);
     slot.work_before = session_->work();

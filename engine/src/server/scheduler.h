@@ -72,6 +72,7 @@ public:
         uint32_t n_ubatch = 512;
         bool kv_unified = false;
         uint32_t n_draft = 0;  // most tokens drafted at a time; needs a session with drafts, and one slot
+        uint32_t n_embd = 0;   // numbers of a row of an image
         size_t n_waiting = 512;  // most jobs without a slot; more are refused with 503
     };
 
@@ -103,7 +104,7 @@ private:
 
     struct Slot {
         int32_t id = 0;
-        std::vector<int32_t> cells;  // token ids whose cells the session holds, by position
+        std::vector<int32_t> cells;  // token ids whose cells the session holds, in order; -1: a row of an image
         uint64_t last_used = 0;
         std::shared_ptr<Job> job;
         std::shared_ptr<Job> last_job;
@@ -155,6 +156,7 @@ private:
     void give_up(Slot& slot, const Session::Outcome& outcome);
     void gather();
     void add_token(Slot& slot, int32_t token, bool wants_logits);
+    Session::Outcome decode_batch();
     bool make_room(size_t n_tokens);
     bool free_something();
     std::optional<StopType> choose_token(Slot& slot, const float* logits);
@@ -171,7 +173,8 @@ private:
 
     // Inference thread only.
     std::vector<Slot> slots_;
-    std::vector<int32_t> batch_tokens_, batch_positions_, batch_seqs_;
+    std::vector<int32_t> batch_tokens_, batch_seqs_;
+    std::vector<Place> batch_places_;
     std::vector<uint8_t> batch_logits_;
     std::vector<Share> shares_;
     std::vector<float> biased_logits_;

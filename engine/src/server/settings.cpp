@@ -112,6 +112,7 @@ const std::vector<Flag>& flags() {
         {"--api-key", "API_KEY", "KEY", "ask clients for this key; never printed", text(&S::api_key)},
         {"--alias", "", "NAME", "name of the model in answers (the file's name)", text(&S::alias)},
         {"--slot-save-path", "", "FOLDER", "where slots are saved and restored", text(&S::slot_save_path)},
+        {"--test-images", "", "", "serve /test/image-completion, for tests; only on a loopback address", toggle(&S::test_images, true)},
         {"--log-format", "", "FORMAT", "json or text, on standard error (json)", set_log_format},
         {"--seed", "", "N", "seed of requests that name none; -1 draws one for each (-1)", set_seed},
         {"--help", "", "", "show this text", toggle(&S::is_help, true)},
@@ -145,6 +146,9 @@ void check(const ServerSettings& settings) {
     if (settings.n_draft > 0 && settings.n_ubatch <= settings.n_draft) {
         throw UsageError("--ubatch-size: " + std::to_string(settings.n_ubatch) + " tokens do not hold " + std::to_string(settings.n_draft) +
                          " drafts (--drafts) and the token before them");
+    }
+    if (settings.test_images && settings.host != "localhost" && settings.host != "::1" && !settings.host.starts_with("127.")) {
+        throw UsageError("--test-images: this route is for tests on this host; use --host 127.0.0.1, not " + settings.host);
     }
     if (settings.slot_save_path.empty()) return;
     struct stat status {};

@@ -32,6 +32,7 @@ struct ServerSettings {
     std::string api_key;          // empty: no key is asked for
     std::string alias;
     std::string slot_save_path;   // empty: slots cannot be saved
+    bool test_images = false;     // a route for prompts with images as embeddings
     LogFormat log_format = LogFormat::json;
     bool is_help = false;
     bool is_version = false;

@@ -30,7 +30,7 @@ void Scheduler::add_token(Slot& slot, int32_t token, bool wants_logits) {
         share = &shares_.back();
     }
     batch_tokens_.push_back(token);
-    batch_positions_.push_back(static_cast<int32_t>(slot.cells.size() + share->count));
+    batch_places_.push_back(place_of(slot.job->images, slot.cells.size() + share->count));
     batch_seqs_.push_back(slot.id);
     batch_logits_.push_back(wants_logits ? 1 : 0);
     share->wants_logits = wants_logits;
@@ -40,7 +40,7 @@ void Scheduler::add_token(Slot& slot, int32_t token, bool wants_logits) {
 // The batch of the next step; empty when no slot has work.
 void Scheduler::gather() {
     batch_tokens_.clear();
-    batch_positions_.clear();
+    batch_places_.clear();
     batch_seqs_.clear();
     batch_logits_.clear();
     shares_.clear();
@@ -77,6 +77,25 @@ Session::Outcome Scheduler::evaluate(const std::vector<std::shared_ptr<Job>>& jo
     return outcome;
 }
 
+Session::Outcome Scheduler::decode_batch() {
+    const auto n = static_cast<uint32_t>(batch_tokens_.size());
+    const bool has_image = std::any_of(batch_tokens_.begin(), batch_tokens_.end(), [](int32_t token) { return token < 0; });
+    std::vector<int32_t> positions;
+    for (const Place& place : batch_places_) positions.push_back(place.t);
+    if (!has_image) {
+        return session_->decode({n, batch_tokens_.data(), positions.data(), batch_seqs_.data(), batch_logits_.data()}, &cancel_);
+    }
+    std::vector<float> embeddings;
+    for (const Place& place : batch_places_) positions.push_back(place.y);
+    for (const Place& place : batch_places_) positions.push_back(place.x);
+    for (const Place& place : batch_places_) {
+        if (place.embedding != nullptr) embeddings.insert(embeddings.end(), place.embedding, place.embedding + limits_.n_embd);
+    }
+    return session_->decode({sizeof(assay_rows), n, 3, batch_tokens_.data(), embeddings.data(), positions.data(), batch_seqs_.data(),
+                             batch_logits_.data()},
+                            &cancel_);
+}
+
 void Scheduler::step() {
     for (Slot& slot : slots_) {
         if (slot.is_generating && n_drafts(slot) > 0) return draft(slot);
@@ -85,11 +104,9 @@ void Scheduler::step() {
     while (!shares_.empty() && !make_room(batch_tokens_.size())) gather();
     if (shares_.empty()) return;
 
-    const assay_batch batch{static_cast<uint32_t>(batch_tokens_.size()), batch_tokens_.data(), batch_positions_.data(),
-                            batch_seqs_.data(), batch_logits_.data()};
     std::vector<std::shared_ptr<Job>> jobs;
     for (const Share& share : shares_) jobs.push_back(share.slot->job);
-    const Session::Outcome outcome = evaluate(jobs, [&] { return session_->decode(batch, &cancel_); });
+    const Session::Outcome outcome = evaluate(jobs, [&] { return decode_batch(); });
     if (outcome.status == ASSAY_CANCELLED) return;
     if (outcome.status == ASSAY_FULL && free_something()) return;
     if (!outcome.ok()) {
