@@ -9,7 +9,7 @@ from harness.checks.context import CheckContext
 from protocols.canonical import JsonValue
 from protocols.check_schema import split_mix
 from protocols.checks.memory_growth import MemoryGrowthCheck
-from recorder.telemetry.own_memory import dirty_bytes
+from recorder.telemetry.anonymous_memory import anonymous_bytes
 
 _CONVERSATION_TOKENS: Final = 32
 
@@ -19,9 +19,9 @@ def run_memory_growth(context: CheckContext, check: MemoryGrowthCheck) -> dict[s
     with context.worker() as worker:
         context.open_session(worker, check, sequences=1, tokens=_CONVERSATION_TOKENS)
         _evaluate(context, check, worker, check.steps // 2)
-        before = dirty_bytes(worker.pid)
+        before = anonymous_bytes(worker.pid)
         _evaluate(context, check, worker, check.steps)
-        return {"before_bytes": before, "after_bytes": dirty_bytes(worker.pid)}
+        return {"before_bytes": before, "after_bytes": anonymous_bytes(worker.pid)}
 
 
 def _evaluate(context: CheckContext, check: MemoryGrowthCheck, worker: EngineWorker, steps: int) -> None:

@@ -14,7 +14,7 @@ from protocols.measurements import CheckObservation
 class MemoryGrowthCheck(SessionCheck):
     """One conversation is evaluated, emptied and evaluated again; after a warm-up the process holds what it held.
 
-    What counts are private dirty pages and those swapped out: pages of a mapped model come and go with the host.
+    What counts is anonymous memory, swapped out or not: pages of a mapped model come and go with the host.
     """
 
     kind: Literal["memory_growth"]

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from protocols.errors import HostError
-from recorder.telemetry.own_memory import dirty_bytes
+from recorder.telemetry.anonymous_memory import anonymous_bytes
 
 SIZE = 32 * 1024 * 1024
 
 
 def test_what_a_process_writes_counts_and_what_it_reads_of_a_file_does_not(tmp_path: Path):
     (tmp_path / "file").write_bytes(bytes(SIZE))
-    before = dirty_bytes(os.getpid())
+    before = anonymous_bytes(os.getpid())
     with (tmp_path / "file").open("rb") as file, mmap.mmap(file.fileno(), SIZE, access=mmap.ACCESS_READ) as mapped:
         assert sum(mapped[at] for at in range(0, SIZE, 4096)) == 0
-        assert dirty_bytes(os.getpid()) - before < SIZE // 4
+        assert anonymous_bytes(os.getpid()) - before < SIZE // 4
     written = bytearray(b"x") * SIZE
-    assert dirty_bytes(os.getpid()) - before > SIZE * 3 // 4
+    assert anonymous_bytes(os.getpid()) - before > SIZE * 3 // 4
     assert len(written) == SIZE
 
 
 def test_a_process_that_is_gone_is_an_error_in_words():
     with pytest.raises(HostError, match="cannot be read"):
-        dirty_bytes(2**22 - 1)
+        anonymous_bytes(2**22 - 1)
