@@ -25,6 +25,8 @@ GGML_ARGUMENTS := -DGGML_LLAMAFILE=ON $(if $(NO_HALF_SUMS),-DCMAKE_C_FLAGS=$(NO_
 # ggml is compiled for this very processor and with these arguments; another one of either builds it again.
 WHEELS := .cache/wheels/$(shell (grep -m1 -E '^(flags|Features)' /proc/cpuinfo; echo '$(GGML_ARGUMENTS)') | sha256sum | cut -c1-12)
 JOBS ?= $(shell nproc)
+# Tests start engines and measure: more of them at once would only wait for each other.
+TEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 # How long `make nightly` fuzzes.
 FUZZ_SECONDS ?= 1200
 # A folder that happens to be the current one must not stand before the installed packages.
@@ -52,7 +54,7 @@ qualify: $(STAMPS)/assay
 test: lint native
 	@$(BIN)/assay engine build --name tests --layout-salt 1
 	@mkdir -p .cache
-	@code=0; $(BIN)/pytest --junitxml=.cache/tests.xml || code=$$?; \
+	@code=0; $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --junitxml=.cache/tests.xml || code=$$?; \
 	$(BIN)/python .ci/count .cache/tests.xml; \
 	exit $$code
 
