@@ -140,10 +140,15 @@ def main() -> None:
         database = (root / "assay.sqlite").stat().st_size
         print(f"{len(files)} blobs, {size / 1e9:.2f} GB; database {database / 1e9:.2f} GB; filled in {filled:.0f} s")
         if chosen.what == "recompute":
-            found = audit(root, "recompute")
-            rate = size / found["cpu_s"] / 1e6
-            print(f"recompute: {found['s']:.1f} s, {found['cpu_s']:.1f} s of CPU, {rate:.1f} MB a CPU second")
-            print(f"peak memory {found['peak_mb']:.0f} MB; {found['counts']}")
+            # CPU time itself grows while neighbours share the core: the least is nearest to what the work takes.
+            tries = [audit(root, "recompute") for _ in range(chosen.rounds)]
+            found = min(tries, key=lambda one: float(one["cpu_s"]))
+            rates = [size / one["cpu_s"] / 1e6 for one in tries]
+            peak = max(one["peak_mb"] for one in tries)
+            print(
+                f"recompute: {found['cpu_s']:.1f} s of CPU, {max(rates):.1f} MB a CPU second ({min(rates):.1f} at worst)"
+            )
+            print(f"{found['s']:.1f} s; peak memory {peak:.0f} MB; {found['counts']}")
             return
         sha256sum(root)
         rounds = [(audit(root, "hashes"), sha256sum(root)) for _ in range(chosen.rounds)]
