@@ -78,6 +78,8 @@ def arm_server(
     prepared, name = context.prepared, context.arm
     arm, settings = prepared.protocol.arm(name), prepared.protocol.settings_of(name)
     settings = settings.model_copy(update=dict(changes or {}))
+    if settings.slots > 1 and "drafts" in type(settings).model_fields:
+        settings = settings.model_copy(update={"drafts": 0})  # a server drafts with one slot only
     resolved = resolve_arm(arm, settings, prepared.model_path, prepared.arms[name].build, base=prepared.base)
     limits = prepared.protocol.limits
     with tempfile.TemporaryDirectory(prefix="assay-check-") as folder:
