@@ -82,6 +82,7 @@ nightly: test $(STAMPS)/fuzz
 	    tests/engine/test_server_recall.py
 	@rm -rf .cache/fuzz && cp -r tests/fuzz/corpus/sse .cache/fuzz
 	$(BIN)/python tests/fuzz/fuzz_sse.py -max_total_time=$(FUZZ_SECONDS) -max_len=700 -dict=tests/fuzz/sse.dict .cache/fuzz
+	for target in gguf tokenizer http; do $(BIN)/python tests/fuzz/fuzz_engine.py $$target $(FUZZ_SECONDS); done
 	ASSAY_FULL_SIMULATION=1 $(BIN)/pytest tests/protocols/test_simulate.py tests/test_verdict_docs.py
 	@code=0; $(BIN)/assay run served-slow-control || code=$$?; \
 	if [ $$code -ne 1 ]; then echo "nightly: the slowed engine must FAIL, but the exit code is $$code" >&2; exit 1; fi

@@ -138,6 +138,9 @@ def _bundled_arguments(server: Path, settings: Settings, model_path: Path) -> tu
     arguments += ["--ctx-size", str(settings.context_tokens)]
     arguments += _common_arguments(settings)
     arguments += ["--kv-type", settings.kv_type, "--log-format", "json"]
+    arguments += ["--drafts", str(settings.drafts), "--draft-kv-type", settings.draft_kv_type]
+    arguments += ["--draft-vocab", str(settings.draft_vocabulary_tokens)]
+    arguments += ["--ple-cache-mib", str(settings.ple_cache_mib)]
     if settings.kv_mode == "unified":
         arguments.append("--kv-unified")
     return tuple(arguments)

@@ -116,6 +116,10 @@ class ModelReference(Part):
     """Chat template file, where it is not the one inside the GGUF."""
 
 
+QWEN_SETTINGS = frozenset({"drafts", "draft_kv_type", "draft_vocabulary_tokens", "ple_cache_mib"})
+"""Settings that only the bundled engine knows, for models of qwen4exp."""
+
+
 class Settings(Part):
     """What an engine is told at its start; the same for both arms unless an arm overrides it."""
 
@@ -137,6 +141,15 @@ class Settings(Part):
     """Layers that are placed on a GPU."""
     mmap: bool = True
     """Whether the model file is mapped (true) or read (false)."""
+    drafts: int = Field(default=0, ge=0, le=6)
+    """Most tokens that the model's own draft block drafts at a time, with one slot; 0 means no drafts."""
+    draft_kv_type: KvType = "f16"
+    """Number format of the drafts' cache."""
+    draft_vocabulary_tokens: int = Field(default=0, ge=0, le=1 << 30)
+    """Drafts are among so many first ids of the vocabulary; 0 means among all."""
+    ple_cache_mib: int = Field(default=64, ge=1, le=1 << 20)
+    """Decoded pages of the n-gram table that stay in memory, in MiB."""
+    LATER: ClassVar[frozenset[str]] = QWEN_SETTINGS
 
 
 class SettingsOverride(Part):
@@ -160,6 +173,15 @@ class SettingsOverride(Part):
     """See settings.gpu_layers."""
     mmap: bool | None = None
     """See settings.mmap."""
+    drafts: int | None = Field(default=None, ge=0, le=6)
+    """See settings.drafts."""
+    draft_kv_type: KvType | None = None
+    """See settings.draft_kv_type."""
+    draft_vocabulary_tokens: int | None = Field(default=None, ge=0, le=1 << 30)
+    """See settings.draft_vocabulary_tokens."""
+    ple_cache_mib: int | None = Field(default=None, ge=1, le=1 << 20)
+    """See settings.ple_cache_mib."""
+    LATER: ClassVar[frozenset[str]] = QWEN_SETTINGS
 
 
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]

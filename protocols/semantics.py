@@ -15,8 +15,16 @@ from protocols.findings import Finding
 from protocols.gate_schema import CheckGate, LossGate, ScreenLossGate
 from protocols.gate_semantics import check_gates
 from protocols.measurements import ARMS
+from protocols.measurements import Arm as ArmName
 from protocols.schedule import expand_schedule
-from protocols.schema import BlocksSchedule, BundledEngine, ExplicitSchedule, OpenAIEngine, Protocol
+from protocols.schema import (
+    BlocksSchedule,
+    BundledEngine,
+    ExplicitSchedule,
+    LlamaServerEngine,
+    OpenAIEngine,
+    Protocol,
+)
 from protocols.stats import MIN_DF
 from protocols.yaml_tree import PathPart
 
@@ -60,6 +68,7 @@ def _check_arms(protocol: Protocol) -> Iterator[Finding]:
                     message="found a name that looks like a secret, expected none: protocols are published",
                     hint="set it in the environment of assay instead",
                 )
+        yield from _check_drafts(protocol, name)
         if isinstance(arm.engine, BundledEngine):
             kinds = [fault.split("=")[0] for fault in arm.engine.faults]
             path: tuple[PathPart, ...] = ("arms", name, "engine", "faults")
@@ -75,6 +84,19 @@ def _check_arms(protocol: Protocol) -> Iterator[Finding]:
     if is_same_engine and protocol.settings_of("baseline") == protocol.settings_of("candidate"):
         message = "the candidate is the same as the baseline: this compares an engine with itself (A/A)"
         yield Finding(path=("arms", "candidate"), message=message, is_warning=True)
+
+
+def _check_drafts(protocol: Protocol, name: ArmName) -> Iterator[Finding]:
+    engine, settings = protocol.arm(name).engine, protocol.settings_of(name)
+    override = protocol.arm(name).settings
+    is_own = override is not None and override.drafts is not None
+    path: tuple[PathPart, ...] = ("arms", name, "settings", "drafts") if is_own else ("settings", "drafts")
+    if settings.drafts and settings.slots > 1:
+        message = f"found {settings.drafts} drafts with {settings.slots} slots for the {name}, expected one slot"
+        yield Finding(path=path, message=message, hint="write slots: 1, or drafts: 0")
+    if settings.drafts and isinstance(engine, LlamaServerEngine):
+        message = f"the {name} is a llama-server, which does not know this setting"
+        yield Finding(path=path, message=message, hint="write its own flags into engine.arguments, and drafts: 0 here")
 
 
 def _check_schedule(protocol: Protocol) -> Iterator[Finding]:

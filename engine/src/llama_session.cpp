@@ -126,7 +126,7 @@ void LlamaSession::decode(const assay_batch& batch, const volatile int* cancel) 
         undo(batch, done);
         throw;
     }
-    finish_decode(start, batch.n, settings_.n_seq);
+    finish_decode(start, batch.n, settings_.n_seq, *std::max_element(batch.positions, batch.positions + batch.n));
 }
 
 void LlamaSession::decode_rows(const assay_rows&, const volatile int*) {

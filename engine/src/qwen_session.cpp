@@ -251,7 +251,10 @@ void QwenSession::run(const std::vector<Row>& rows, const volatile int* cancel) 
         throw;
     }
     end(starts);
-    finish_decode(start_time, n, settings_.n_seq);
+    int32_t last_position = 0;
+    for (const Row& row : rows) last_position = std::max(last_position, row.at.t);
+    // A verification of drafts is a generation step, however many tokens it has.
+    finish_decode(start_time, n, holds_catch_up_ ? n : settings_.n_seq, last_position);
 }
 
 QwenSession::Placed QwenSession::place(const std::vector<Row>& rows, uint32_t first, uint32_t last) {

@@ -58,6 +58,10 @@ def test_the_bundled_engine_is_told_every_setting(tmp_path: Path) -> None:
         "--kv-type": "q8_0",
         "--n-gpu-layers": "0",
         "--log-format": "json",
+        "--drafts": "0",
+        "--draft-kv-type": "f16",
+        "--draft-vocab": "0",
+        "--ple-cache-mib": "64",
     }
     assert {name: option(arm, name) for name in expected} == expected
     assert "--kv-unified" not in arm.argv

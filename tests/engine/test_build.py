@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from qwen_data import tiny_model
 
 from engine.build import (
     BuildError,
@@ -22,7 +25,7 @@ from engine.build import (
 from engine.cache import cache_folder
 from engine.source_tree import hash_sources, source_folder
 from engine.toolchain import find_toolchain
-from engine.worker import EngineWorker
+from engine.worker import EngineWorker, Session
 from protocols.errors import EngineError
 
 
@@ -272,11 +275,40 @@ def test_another_layout_of_the_bundled_engine_changes_its_own_binaries_only(bund
     assert open_build(other.folder).receipt["layout_salt"] == 2
 
 
+def slowed_build() -> EngineBuild:
+    faults = ("slow-decode=30", "slow-prefill-after=255")
+    return build_engine(BuildSpec(name="slowed", layout_salt=1, faults=faults))
+
+
+def idle_share(worker: EngineWorker, start: int) -> float:
+    """Wall time over processor time of prefill steps of 256 tokens that begin at `start`."""
+    engine, wall_s, busy_s = psutil.Process(worker.pid), 0.0, 0.0
+    for _ in range(24):
+        worker.remove(sequence=0)
+        if start:
+            worker.fill_zero(start)
+        before_s, busy_before_s = time.monotonic(), sum(engine.cpu_times()[:2])
+        worker.decode([1, 2, 3, 4] * 64, start=start, rows="none")
+        wall_s += time.monotonic() - before_s
+        busy_s += sum(engine.cpu_times()[:2]) - busy_before_s
+    return wall_s / busy_s
+
+
+def test_prefill_beyond_the_position_of_the_fault_takes_twice_its_time(bundled_build: EngineBuild) -> None:
+    del bundled_build  # shares its objects
+    with EngineWorker(slowed_build().library) as worker:
+        worker.load(tiny_model("tiny-a"))
+        worker.open_session(Session(context_tokens=1024, threads=1))
+        # It waits for as long as it worked, whatever else this host does; before the position it never does.
+        assert min(idle_share(worker, 1) for _ in range(3)) > 1.8
+        assert any(idle_share(worker, 0) < 1.6 for _ in range(10))
+
+
 def test_a_fault_of_the_bundled_engine_is_named_by_its_build(bundled_build: EngineBuild) -> None:
-    slowed = build_engine(BuildSpec(name="slowed", layout_salt=1, faults=("slow-decode=30",)))
+    slowed = slowed_build()
     with EngineWorker(bundled_build.library) as sound, EngineWorker(slowed.library) as faulty:
         assert (sound.build_info()["faults"], sound.build_info()["layout_salt"]) == ([], 1)
-        assert faulty.build_info()["faults"] == ["slow-decode=30"]
+        assert faulty.build_info()["faults"] == ["slow-decode=30", "slow-prefill-after=255"]
     assert slowed.receipt["outputs"]["lib/libggml.so"] == bundled_build.receipt["outputs"]["lib/libggml.so"]
 
 
@@ -285,7 +317,17 @@ def test_an_unknown_fault_of_the_bundled_engine_lists_the_known_ones() -> None:
         build_engine(BuildSpec(name="unknown", faults=("fast-decode=3",)))
 
 
-@pytest.mark.parametrize("fault", ["slow-decode", "slow-decode=0", "slow-decode=96", "image-one-block=3"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "slow-decode",
+        "slow-decode=0",
+        "slow-decode=96",
+        "image-one-block=3",
+        "slow-prefill-after=0",
+        "slow-prefill-after",
+    ],
+)
 def test_a_fault_whose_value_is_missing_too_much_or_out_of_range_is_refused(fault: str) -> None:
     with pytest.raises(BuildError, match=f"{fault}: "):
         build_engine(BuildSpec(name="unknown", faults=(fault,)))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,25 @@ def test_settings_of_one_arm_differ_only_where_it_says_so(edited: Callable[..., 
     baseline, candidate = loaded.protocol.settings_of("baseline"), loaded.protocol.settings_of("candidate")
     assert (candidate.threads, candidate.mmap) == (1, False)
     assert candidate.model_copy(update={"threads": 2, "mmap": True}) == baseline
+
+
+def test_drafts_need_one_slot_and_an_engine_that_knows_them(
+    served_pair_text: str, edited: Callable[..., LoadedProtocol]
+) -> None:
+    arm = "layout_salt: 2, faults: []}"
+    loaded = edited((arm, "layout_salt: 2, path: general-only}, settings: {drafts: 3, ple_cache_mib: 8}"))
+    settings = loaded.protocol.settings_of("candidate")
+    assert (settings.drafts, settings.ple_cache_mib, settings.draft_kv_type) == (3, 8, "f16")
+    assert loaded.protocol.arms.candidate.engine.path == "general-only"
+    # What an older protocol does not name is not in its canonical form either.
+    assert "drafts" not in edited().protocol.settings.model_dump()
+    assert [
+        line.partition("found ")[2]
+        for line in refusal(served_pair_text.replace(arm, f"{arm}, settings: {{drafts: 3, slots: 2}}"))
+    ] == ["3 drafts with 2 slots for the candidate, expected one slot; write slots: 1, or drafts: 0"]
+    other = "{engine: {kind: llama-server, path: llama-server}, settings: {drafts: 3}"
+    text = re.sub(r"candidate: \{engine: \{[^}]*\}", lambda _: "candidate: " + other, served_pair_text)
+    assert "the candidate is a llama-server, which does not know this setting" in "".join(refusal(text))
 
 
 def test_requests_beside_the_protocol_come_before_the_bundled_ones(tmp_path: Path, served_pair_text: str) -> None:

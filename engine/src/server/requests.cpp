@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "errors.h"
-#include "image_prompt.h"
+#include "prompt_parts.h"
 #include "request_fields.h"
 #include "text_output.h"
 
@@ -59,60 +59,6 @@ void refuse_unsupported(Fields& fields) {
             reject("response_format", "this engine supports only {\"type\":\"text\"}");
         }
     }
-}
-
-void append_prompt_part(const json::value& part, bool is_first, const Model& model, std::vector<int32_t>& tokens) {
-    if (part.is_string()) {
-        const auto& text = part.as_string();
-        const auto ids = model.tokenize({text.data(), text.size()}, is_first, true);
-        tokens.insert(tokens.end(), ids.begin(), ids.end());
-        return;
-    }
-    if (!part.is_number()) wrong_type("prompt", "a string, token ids or an array of both", part);
-    const auto id = whole_number(part);
-    if (!id || *id < 0 || *id >= model.n_vocab()) {
-        reject("prompt", "token id " + show(part) + " is not in the vocabulary (0 to " + std::to_string(model.n_vocab() - 1) + ")");
-    }
-    tokens.push_back(static_cast<int32_t>(*id));
-}
-
-// Parts of a prompt as parse_prompt takes them, and images among them.
-void parse_parts(const json::value& value, const RequestContext& context, GenerationRequest& request) {
-    if (!value.is_array() || value.as_array().empty()) reject("prompt", "an array of strings, token ids and images is needed");
-    bool is_first = true;
-    for (const json::value& part : value.as_array()) {
-        if (part.is_object()) {
-            request.images.push_back(parse_image(part, request.prompt.size(), context.n_embd));
-            request.prompt.insert(request.prompt.end(), request.images.back().n_rows(), -1);
-        } else {
-            append_prompt_part(part, is_first, context.model, request.prompt);
-        }
-        is_first = false;
-    }
-    if (request.prompt.empty()) reject("prompt", "must not be empty");
-    if (request.prompt.back() < 0) reject("prompt", "must end with text: the reply follows a token");
-}
-
-std::vector<int32_t> parse_prompt(const json::value& value, const Model& model) {
-    std::vector<int32_t> tokens;
-    if (value.is_string()) {
-        append_prompt_part(value, true, model, tokens);
-    } else if (value.is_array()) {
-        const json::array& parts = value.as_array();
-        // [ids], ["text"]: a list of one prompt, as OpenAI's clients send it.
-        if (parts.size() == 1 && parts[0].is_array()) return parse_prompt(parts[0], model);
-        const bool is_list = parts.size() > 1 && std::all_of(parts.begin(), parts.end(), [](const json::value& p) { return p.is_string() || p.is_array(); });
-        if (is_list) reject("prompt", "several prompts in one request are not supported; send one request for each");
-        bool is_first = true;
-        for (const json::value& part : parts) {
-            append_prompt_part(part, is_first, model, tokens);
-            is_first = false;
-        }
-    } else {
-        wrong_type("prompt", "a string, token ids or an array of both", value);
-    }
-    if (tokens.empty()) reject("prompt", "must not be empty");
-    return tokens;
 }
 
 std::vector<std::string> parse_stop(Fields& fields) {
@@ -325,7 +271,7 @@ GenerationRequest parse_image_completion(const std::string& body, const RequestC
     if (n_probs > 0) show_alternatives(request, n_probs);
     const json::value* prompt = fields.find("prompt");
     if (prompt == nullptr) reject("prompt", "is required");
-    parse_parts(*prompt, context, request);
+    parse_parts(*prompt, context.model, context.n_embd, request.prompt, request.images);
     check_length(request, context);
     std::vector<int32_t> tokens;
     std::copy_if(request.prompt.begin(), request.prompt.end(), std::back_inserter(tokens), [](int32_t token) { return token >= 0; });
