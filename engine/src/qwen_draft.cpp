@@ -1,5 +1,6 @@
 // Greedy speculative decoding: propose with the draft block, verify with the trunk, keep what agrees.
 #include <algorithm>
+#include <cmath>
 
 #include "draft.h"
 #include "failure.h"
@@ -69,6 +70,13 @@ void QwenSession::verify(int32_t sequence, const int32_t* tokens, uint32_t n, co
         throw;
     }
     holds_catch_up_ = false;
+#if defined(ASSAY_FAULT_SHORTLIST_IN_TARGET)
+    const uint32_t n_target = settings_.n_draft_vocab > 0 ? settings_.n_draft_vocab : model_.hyper().n_vocab;
+    for (uint32_t i = 0; i < n; ++i) {
+        auto* row = const_cast<float*>(logits(i));
+        std::fill(row + n_target, row + model_.hyper().n_vocab, -INFINITY);
+    }
+#endif
 }
 
 void QwenSession::accept(int32_t sequence, uint32_t n_keep) {
@@ -111,11 +119,7 @@ QwenSession::Round QwenSession::draft_round(int32_t sequence, int32_t last, uint
     std::vector<int32_t> batch = {last};
     batch.insert(batch.end(), round.drafts.begin(), round.drafts.end());
     verify(sequence, batch.data(), static_cast<uint32_t>(batch.size()), cancel);
-    uint32_t n_target = model_.hyper().n_vocab;
-#if defined(ASSAY_FAULT_SHORTLIST_IN_TARGET)
-    if (settings_.n_draft_vocab > 0) n_target = settings_.n_draft_vocab;
-#endif
-    const auto best = [&](uint32_t row) { return static_cast<int32_t>(best_of(logits(row), n_target)); };
+    const auto best = [&](uint32_t row) { return static_cast<int32_t>(best_of(logits(row), model_.hyper().n_vocab)); };
     uint32_t n_accepted = 0;
     while (n_accepted < round.drafts.size()) {
         bool agrees = best(n_accepted) == round.drafts[n_accepted];

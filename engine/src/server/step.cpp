@@ -21,6 +21,10 @@ TokenChance chance_of(const float* logits, int32_t n_vocab, int32_t token, int32
     return chance;
 }
 
+#if defined(ASSAY_FAULT_DRAFT_ACCEPTS_WRONG)
+int32_t accepted_anyway = -1;  // the first draft, whatever the model chooses
+#endif
+
 }  // namespace
 
 void Scheduler::add_token(Slot& slot, int32_t token, bool wants_logits) {
@@ -153,6 +157,9 @@ void Scheduler::draft(Slot& slot) {
     ++totals_.n_busy_slots;
     slot.n_drafted += static_cast<int32_t>(tokens.size()) - 1;
 
+#if defined(ASSAY_FAULT_DRAFT_ACCEPTS_WRONG)
+    if (tokens.size() > 1) accepted_anyway = tokens[1];
+#endif
     uint32_t n_kept = 0;
     std::optional<StopType> stop_type;
     for (bool agrees = true; agrees;) {
@@ -226,6 +233,9 @@ std::optional<StopType> Scheduler::choose_token(Slot& slot, const float* logits)
     int32_t token = -1;
     try {
         token = slot.sampler->sample(scored, n_vocab);
+#if defined(ASSAY_FAULT_DRAFT_ACCEPTS_WRONG)
+        if (accepted_anyway >= 0) token = std::exchange(accepted_anyway, -1);
+#endif
     } catch (const std::runtime_error& error) {
         // Not a number, or a logit_bias that excludes every token.
         clear_cells(slot);
