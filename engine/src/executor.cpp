@@ -6,14 +6,14 @@
 namespace assay {
 namespace {
 
-bool is_raised(void* flag) { return *static_cast<const volatile int*>(flag) != 0; }
+bool is_raised_flag(void* flag) { return is_raised(static_cast<const volatile int*>(flag)); }
 
 }  // namespace
 
 AbortFlag::AbortFlag(ggml_backend_t backend, const volatile int* flag)
     : backend_(backend),
       set_(devices().cpu_function<ggml_backend_set_abort_callback_t>("ggml_backend_set_abort_callback")) {
-    if (set_ != nullptr && flag != nullptr) set_(backend_, is_raised, const_cast<int*>(flag));
+    if (set_ != nullptr && flag != nullptr) set_(backend_, is_raised_flag, const_cast<int*>(flag));
 }
 
 AbortFlag::~AbortFlag() {

@@ -49,6 +49,9 @@ private:
     ggml_threadpool* pool_in_use_ = nullptr;
 };
 
+// Another thread may raise the flag meanwhile; NULL is never raised.
+inline bool is_raised(const volatile int* flag) { return flag != nullptr && __atomic_load_n(flag, __ATOMIC_RELAXED) != 0; }
+
 // Lets the CPU back end look at the caller's flag between nodes, for the time of one call only.
 class AbortFlag {
 public:

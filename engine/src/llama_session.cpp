@@ -118,7 +118,7 @@ void LlamaSession::decode(const assay_batch& batch, const volatile int* cancel) 
     std::vector<Ubatch> done;
     try {
         for (uint32_t begin = 0; begin < batch.n; begin += settings_.n_ubatch) {
-            if (cancel != nullptr && *cancel != 0) throw Failure(ASSAY_CANCELLED, "the decode was cancelled");
+            if (is_raised(cancel)) throw Failure(ASSAY_CANCELLED, "the decode was cancelled");
             done.push_back(place(batch, begin, std::min(batch.n, begin + settings_.n_ubatch)));
             evaluate(batch, done.back());
         }

@@ -238,7 +238,7 @@ void QwenSession::run(const std::vector<Row>& rows, const volatile int* cancel) 
     const auto n = static_cast<uint32_t>(rows.size());
     try {
         for (uint32_t first = 0; first < n; first += settings_.n_ubatch) {
-            if (cancel != nullptr && *cancel != 0) throw Failure(ASSAY_CANCELLED, "the decode was cancelled");
+            if (is_raised(cancel)) throw Failure(ASSAY_CANCELLED, "the decode was cancelled");
             const Placed placed = place(rows, first, std::min(n, first + settings_.n_ubatch));
             evaluator_->evaluate(placed.ubatch);
             keep_logits(placed);

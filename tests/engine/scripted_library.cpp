@@ -106,7 +106,7 @@ int assay_tokenize(const assay_model *, const char *text, size_t size, bool, boo
 }
 
 int assay_token_bytes(const assay_model *, assay_token token, bool render_special, const char **bytes, size_t *size) {
-    static char plain[256];
+    static thread_local char plain[256];
     if (token < 0 || token >= n_vocab) return ASSAY_INVALID;
     if (token < 256) {
         plain[token] = static_cast<char>(token);
@@ -168,7 +168,7 @@ int assay_decode(assay_session *session, const assay_batch *batch, const volatil
         if (token == 258) return undo("the scripted failure", ASSAY_INTERNAL);
         if (token == 260) usleep(20000);
         while (token == 262) {
-            if (*cancel != 0) return undo("cancelled", ASSAY_CANCELLED);
+            if (__atomic_load_n(cancel, __ATOMIC_RELAXED) != 0) return undo("cancelled", ASSAY_CANCELLED);
             usleep(1000);
         }
         if (batch->logits[i] == 0) continue;

@@ -111,7 +111,7 @@ bool Scheduler::wait_for_work() {
 void Scheduler::stop() {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
-    cancel_ = 1;
+    set_cancel(1);
     wake_.notify_all();
 }
 
@@ -135,7 +135,7 @@ void Scheduler::cancel(const std::shared_ptr<Job>& job) {
     const bool is_wasted = !in_batch_.empty() && std::all_of(in_batch_.begin(), in_batch_.end(), [](const auto& other) {
         return other->is_cancelled.load();
     });
-    if (is_wasted) cancel_ = 1;
+    if (is_wasted) set_cancel(1);
 }
 
 void Scheduler::when_idle(int32_t id_slot, std::function<void(IdleSlot&)> action, std::function<void()> refused) {

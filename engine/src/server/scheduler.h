@@ -191,7 +191,8 @@ private:
     SchedulerState published_;
     uint64_t n_jobs_ = 0;
     bool is_stopping_ = false;
-    // Read by the engine during a decode.
+    // Read by the engine during a decode, while any thread may set it.
+    void set_cancel(int value) { __atomic_store_n(&cancel_, value, __ATOMIC_RELAXED); }
     volatile int cancel_ = 0;
 };
 

@@ -73,7 +73,7 @@ Session::Outcome Scheduler::evaluate(const std::vector<std::shared_ptr<Job>>& jo
     {
         const std::lock_guard lock(mutex_);
         in_batch_ = jobs;
-        cancel_ = is_stopping_ ? 1 : 0;
+        set_cancel(is_stopping_ ? 1 : 0);
     }
     Session::Outcome outcome = work();
     const std::lock_guard lock(mutex_);
