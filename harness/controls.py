@@ -45,6 +45,6 @@ def _outcome(protocol: str, control: Control | None, end: CampaignEnd) -> Outcom
         control,
         campaign=end.campaign_id,
         verdict="none" if verdict is None else verdict.status,
-        gates=[(gate.id, gate.status) for gate in end.facts.gates],
+        gates=[(gate.id, gate.status, gate.required) for gate in end.facts.gates],
         has_invalid_loads=any(load.state == "INVALID" for load in end.facts.loads),
     )

@@ -69,7 +69,7 @@ class Outcome:
     campaign: str
     verdict: str
     caught: bool
-    """Whether the gate that is meant to fired; without a fault, whether no gate fired."""
+    """Whether the gate that is meant to fired; without a fault, whether no required gate fired."""
     fired: tuple[str, ...]
     """Every gate that fired, `identity` among them."""
     not_run: tuple[str, ...]
@@ -126,20 +126,25 @@ def outcome_of(
     *,
     campaign: str,
     verdict: str,
-    gates: Iterable[tuple[str, str]],
+    gates: Iterable[tuple[str, str, bool]],
     has_invalid_loads: bool,
 ) -> Outcome:
-    """Say what fired. `gates` are (id, status) of every gate."""
+    """Say what fired. `gates` are (id, status, whether it is required) of every gate.
+
+    A gate that is not required (the drift of the host, say) is shown, and its firing without a fault is no false alarm.
+    """
     gates = list(gates)
-    fired = [gate for gate, status in gates if status in _FIRED]
+    fired = [gate for gate, status, _ in gates if status in _FIRED]
+    alarms = [gate for gate, status, is_required in gates if status in _FIRED and is_required]
     if has_invalid_loads:
         fired.append(IDENTITY)
+        alarms.append(IDENTITY)
     return Outcome(
         protocol=protocol,
         control=control,
         campaign=campaign,
         verdict=verdict,
-        caught=control.gate in fired if control is not None else not fired,
+        caught=control.gate in fired if control is not None else not alarms,
         fired=tuple(fired),
-        not_run=tuple(gate for gate, status in gates if status == "NOT_RUN"),
+        not_run=tuple(gate for gate, status, _ in gates if status == "NOT_RUN"),
     )

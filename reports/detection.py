@@ -18,7 +18,8 @@ def detection_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
         control = one.control
         if control is None:
             fired = ", ".join(one.fired)
-            cells = ("none", "nothing", "none may fire", "no alarm" if one.caught else f"false alarm: {fired}", "")
+            result, also = ("no alarm", fired) if one.caught else (f"false alarm: {fired}", "")
+            cells = ("none", "nothing", "none may fire", result, also)
         else:
             also = ", ".join(gate for gate in one.fired if gate != control.gate)
             cells = (control.id, control.meaning, control.gate, "caught" if one.caught else "missed", also)

@@ -55,7 +55,10 @@ def test_a_control_changes_the_candidate_only():
     assert after == before
 
 
-def outcome(gates: list[tuple[str, str]], *, control: Control | None = CONTROL, invalid: bool = False):
+def outcome(
+    statuses: list[tuple[str, str]], *, required: bool = True, control: Control | None = CONTROL, invalid: bool = False
+):
+    gates = [(gate, status, required) for gate, status in statuses]
     return outcome_of("control-served", control, campaign="c", verdict="FAIL", gates=gates, has_invalid_loads=invalid)
 
 
@@ -75,3 +78,6 @@ def test_identity_fires_where_a_load_did_not_run_what_is_locked():
 def test_without_a_fault_every_gate_that_fires_is_a_false_alarm():
     assert outcome([("replies", "PASS"), ("tokens", "NOT_RUN")], control=None).caught
     assert not outcome([("replies", "FAIL")], control=None).caught
+    assert not outcome([], control=None, invalid=True).caught
+    drift = outcome([("mirror", "FAIL")], control=None, required=False)
+    assert (drift.caught, drift.fired) == (True, ("mirror",))
