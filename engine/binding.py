@@ -59,7 +59,11 @@ OPERATIONS: Final = (
 
 
 class CallError(Exception):
-    """A function of the library said no; the text is the library's own."""
+    """A function of the library said no; the text is the library's own, `status` that of the C interface, else 0."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class Reply(NamedTuple):
@@ -378,7 +382,7 @@ class Library:
     def _check(self, status: int) -> None:
         if status != _OK:
             text = self._error.value.decode("utf-8", "replace").strip()
-            raise CallError(text or f"the library failed with status {status} and no words")
+            raise CallError(text or f"the library failed with status {status} and no words", status)
 
     def _need_model(self) -> None:
         if not self._model:

@@ -40,7 +40,7 @@ def serve(library: Path, requests: int, replies: int) -> int:
             try:
                 reply = operations[request["operation"]](request, payload)
             except CallError as error:
-                reply = Reply({"error": str(error)}, [])
+                reply = Reply({"error": str(error), "status": error.status}, [])
             _write(replies, reply)
 
 

@@ -26,6 +26,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.failures import LibraryDiedError, LibraryRefusedError
 from engine.interface import KV_TYPES
 from engine.process import spawn_bound
 from engine.serving import FRAME, serve
@@ -343,7 +344,7 @@ class EngineWorker:
         header: dict[str, Any] = json.loads(self._read(header_size, deadline, operation))
         payload = self._read(payload_size, deadline, operation)
         if "error" in header:
-            raise EngineError(f"{operation}: {header['error']}", where=str(self._library))
+            raise LibraryRefusedError(f"{operation}: {header['error']}", str(self._library), header.get("status", 0))
         return _Answer(header, payload)
 
     def _read(self, size: int, deadline: float, operation: str) -> bytearray:
@@ -358,14 +359,14 @@ class EngineWorker:
             if left_ms <= 0 or not poll.poll(left_ms):
                 self._process.kill()
                 self._process.wait()
-                raise EngineError(f"the engine library did not finish {operation} in time", where=str(self._library))
+                raise LibraryDiedError(f"the library did not finish {operation} in time", where=str(self._library))
             count = os.readv(descriptor, [view[filled:]])
             if count == 0:
                 raise self._death(operation)
             filled += count
         return buffer
 
-    def _death(self, operation: str) -> EngineError:
+    def _death(self, operation: str) -> LibraryDiedError:
         try:
             status = self._process.wait(_CLOSE_WAIT_S)
         except subprocess.TimeoutExpired:
@@ -375,7 +376,7 @@ class EngineWorker:
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
         lines = [line for line in self._log.read().decode("utf-8", "replace").splitlines() if line.strip()][-5:]
         words = "; its last words:\n  " + "\n  ".join(lines) if lines else ""
-        return EngineError(f"the engine library died during {operation} ({how}){words}", where=str(self._library))
+        return LibraryDiedError(f"the engine library died during {operation} ({how}){words}", where=str(self._library))
 
 
 def _ids(tokens: Sequence[int]) -> bytes:

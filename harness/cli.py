@@ -56,6 +56,7 @@ MODULES: Final[Mapping[str, str]] = {
     "export": "evidence",
     "protocol": "protocols",
     "controls": "controls",
+    "search": "searches",
     "engine": "engines",
     "model": "models",
     "key": "keys",

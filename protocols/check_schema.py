@@ -147,11 +147,16 @@ Check = Annotated[
 
 
 def fixture_tokens(check: StepsCheck, name: str, count: int, vocabulary: int) -> list[int]:
-    """Return `count` token ids below `vocabulary` that follow from the check's seed and the name of the conversation.
+    """Return `count` token ids below `vocabulary`, from the check's seed and the name of the conversation."""
+    return named_tokens(check.seed, name, count, vocabulary)
+
+
+def named_tokens(seed: int, name: str, count: int, vocabulary: int) -> list[int]:
+    """Return the first `count` token ids below `vocabulary` of the conversation `name`.
 
     SplitMix64 (Steele, Lea, Flood 2014) over seed, name and place, so that every host and language finds the same ids.
     """
-    start = check.seed
+    start = seed
     for byte in name.encode():
         start = split_mix(start ^ byte)
     return [split_mix(start + place) % vocabulary for place in range(count)]

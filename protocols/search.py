@@ -1,0 +1,159 @@
+"""What a search found: how each case ended, counts, and the findings as a document that can be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from protocols.canonical import JsonValue, real_text
+from protocols.comparators import Comparison
+from protocols.errors import ProtocolError
+from protocols.laws import Case, LawName, Promise
+from protocols.problems import schema_problems
+from protocols.vocabulary import Part
+from protocols.yaml_tree import parse_yaml, plain_value
+
+Status = Literal["holds", "not-applicable", "differs", "fails", "dies"]
+FOUND: Final[frozenset[Status]] = frozenset({"differs", "fails", "dies"})
+"""`differs`: other logits than promised. `fails`: an error where nothing is unsupported. `dies`: a crash or a hang."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """How one case ended. `comparison` is there where both histories were played, `words` where one was not."""
+
+    status: Status
+    promise: Promise
+    comparison: Comparison | None = None
+    words: str = ""
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether the law is broken."""
+        return self.status in FOUND
+
+    def payload(self) -> dict[str, JsonValue]:
+        """Return it for machines."""
+        return {
+            "status": self.status,
+            "promise": "bytes" if self.promise.is_bytes else real_text(self.promise.tolerance),
+            "comparison": None if self.comparison is None else self.comparison.payload(),
+            "words": self.words,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A broken law: the case that was drawn, the small one that it was shrunk to, and how that one ends.
+
+    `is_repeatable` says whether the small case ended the same way in a process of its own.
+    """
+
+    number: int
+    drawn: Case
+    case: Case
+    judgement: Judgement
+    is_repeatable: bool
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """Counts of one law. Only its first failing case becomes a finding: the others are mostly the same defect.
+
+    `largest` is the largest difference of logits among the cases that held where no bytes were promised.
+    """
+
+    tried: int = 0
+    applicable: int = 0
+    failing: int = 0
+    largest: float = 0.0
+
+    def add(self, judgement: Judgement) -> None:
+        """Count one case."""
+        self.tried += 1
+        self.applicable += judgement.status != "not-applicable"
+        self.failing += judgement.is_finding
+        if judgement.status == "holds" and judgement.comparison is not None:
+            self.largest = max(self.largest, judgement.comparison.max_abs)
+
+
+@dataclass(kw_only=True)
+class SearchResult:
+    """A whole search. `model` and `build` say what was searched, in words."""
+
+    model: str
+    build: str
+    vocabulary: int
+    seed: int
+    tallies: dict[LawName, Tally] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    def document(self) -> dict[str, JsonValue]:
+        """Return everything for machines; `replayed_cases` reads it."""
+        return {
+            "assay_search": 1,
+            "model": self.model,
+            "build": self.build,
+            "vocabulary": self.vocabulary,
+            "seed": self.seed,
+            "laws": {
+                name: {**vars(tally), "largest": real_text(tally.largest)} for name, tally in self.tallies.items()
+            },
+            "findings": [
+                {
+                    "number": one.number,
+                    "is_repeatable": one.is_repeatable,
+                    **one.judgement.payload(),
+                    "case": one.case.model_dump(mode="json"),
+                    "drawn": one.drawn.model_dump(mode="json"),
+                }
+                for one in self.findings
+            ],
+        }
+
+
+class _Replayed(Part):
+    case: Case
+    number: int = 0
+    is_repeatable: bool = True
+    status: str = ""
+    promise: str = ""
+    comparison: Mapping[str, Any] | None = None
+    words: str = ""
+    drawn: Case | None = None
+
+
+class _Document(Part):
+    assay_search: Literal[1]
+    findings: Annotated[tuple[_Replayed, ...], Field(strict=False)]
+    model: str = ""
+    build: str = ""
+    vocabulary: int = 0
+    seed: int = 0
+    laws: Mapping[str, Any] = Field(default_factory=dict)
+
+
+def replayed_cases(path: Path) -> Sequence[Case]:
+    """Return the cases of a document that a search wrote. ProtocolError names what is wrong in it."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ProtocolError(f"the file cannot be read: {error.strerror}", where=str(path)) from None
+    tree = parse_yaml(content, str(path))  # JSON is YAML; this one knows lines
+    try:
+        return [one.case for one in _Document.model_validate(plain_value(tree.root)).findings]
+    except ValidationError as error:
+        raise ProtocolError.from_problems(str(path), [*tree.problems, *schema_problems(error, tree)]) from None
+
+
+def judged(comparison: Comparison, promise: Promise) -> Judgement:
+    """Judge the logits of both histories by what was promised."""
+    if promise.is_bytes:
+        holds = comparison.is_byte_equal
+    else:
+        holds = comparison.max_abs <= promise.tolerance and not comparison.nonfinite
+    return Judgement(status="holds" if holds else "differs", promise=promise, comparison=comparison)

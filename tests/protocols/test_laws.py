@@ -1,0 +1,123 @@
+"""Laws: every drawn pair means the same, follows from its seed, and survives JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.history import Copy, Cut, Drop, Evaluate, History, Meaningless, Restore, Run, SessionSettings, Step
+from protocols.laws import LAWS, TOLERANCE, Abilities, Case, Draw, draw_case, promise
+
+RICH = Abilities(takes_images=True, is_byte_exact=True)
+PLAIN = Abilities(takes_images=False, is_byte_exact=False)
+drawn = st.builds(
+    draw_case,
+    st.sampled_from(sorted(LAWS)),
+    st.integers(min_value=0, max_value=2**64 - 1),
+    st.integers(min_value=0, max_value=10**6),
+    st.sampled_from([RICH, PLAIN]),
+)
+
+
+@given(drawn)
+@settings(max_examples=200, deadline=None)
+def test_a_drawn_case_means_the_same_on_both_sides_and_comes_back_from_json(case: Case):
+    assert promise(case, RICH).cells_each > 0
+    assert Case.model_validate_json(case.model_dump_json()) == case
+
+
+@given(
+    st.sampled_from(sorted(LAWS)), st.integers(min_value=0, max_value=2**64 - 1), st.integers(min_value=0, max_value=99)
+)
+@settings(max_examples=50, deadline=None)
+def test_a_case_follows_from_law_seed_and_number(law: str, seed: int, number: int):
+    case = draw_case(law, seed, number, RICH)
+    assert case == draw_case(law, seed, number, RICH)
+    assert len({draw_case(law, seed, other, RICH) for other in range(10)}) > 5
+
+
+def test_the_cases_of_a_seed_are_the_same_on_every_host():
+    cases = [draw_case(law, 1, number, RICH).model_dump(mode="json") for law in LAWS for number in range(5)]
+    found = hashlib.sha256(json.dumps(cases, sort_keys=True).encode()).hexdigest()
+    assert found.startswith("1b38c79a44cf")
+
+
+def test_numbers_are_the_outputs_of_splitmix64():
+    draw = Draw(0)
+    assert [draw.below(2**64) for _ in range(2)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
+    lengths = [draw.length(100) for _ in range(2000)]
+    assert (min(lengths), max(lengths)) == (1, 100)
+
+
+@pytest.mark.parametrize(
+    ("law", "kind"),
+    [
+        ("copied=single", Copy),
+        ("restored=continued", Restore),
+        ("rolled-back=never", Cut),
+    ],
+)
+def test_the_left_history_has_what_must_not_matter(law: str, kind: type):
+    cases = [draw_case(law, 3, number, RICH) for number in range(20)]
+    with_it = [case for case in cases if any(isinstance(one, kind) for one in case.left.operations)]
+    assert len(with_it) > 12
+    assert not any(isinstance(one, kind) for case in cases for one in case.right.operations)
+
+
+def test_every_law_reaches_beyond_the_budget_of_sparse_attention_and_into_every_setting():
+    for law in LAWS:
+        cases = [draw_case(law, 5, number, RICH) for number in range(60)]
+        assert sum(promise(case, RICH).cells_each > 70 for case in cases) > 15, law
+        assert {case.left.settings.kv_type for case in cases} == {"f32", "f16", "q8_0"}
+        assert {case.right.settings.is_unified for case in cases} >= {True}, law
+
+
+def case_of(left: list[object], right: list[object], left_settings: object = None) -> Case:
+    plain = SessionSettings(sequences=2)
+    return Case(
+        law="beside=alone",
+        seed=1,
+        left=History(settings=left_settings or plain, operations=tuple(left)),
+        right=History(settings=plain, operations=tuple(right)),
+    )
+
+
+def text(sequence: int, tokens: int, conversation: str = "A") -> Evaluate:
+    return Evaluate(runs=(Run(sequence=sequence, conversation=conversation, tokens=tokens),))
+
+
+STEP = Step(sequence=0, conversation="A", tokens=1)
+
+
+def test_bytes_are_promised_where_equal_ubatches_hold_the_same_rows_and_a_difference_elsewhere():
+    same = case_of([text(1, 3, "B"), text(0, 4), STEP], [text(0, 4), STEP])
+    assert (promise(same, RICH).is_bytes, promise(same, RICH).tolerance) == (True, 0.0)
+    assert (promise(same, PLAIN).is_bytes, promise(same, PLAIN).tolerance) == (False, TOLERANCE["f32"])
+    chunked = case_of([text(0, 1), text(0, 3), STEP], [text(0, 4), STEP])
+    assert (promise(chunked, RICH).is_bytes, promise(chunked, RICH).tolerance) == (False, TOLERANCE["f32"])
+    small = case_of([text(0, 4), STEP], [text(0, 4), STEP], SessionSettings(sequences=2, ubatch_tokens=3))
+    assert not promise(small, RICH).is_bytes
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ([text(0, 4)], [text(0, 4)]),
+        ([text(0, 4), STEP], [text(0, 5), STEP]),
+        ([text(0, 4), STEP, STEP], [text(0, 4), STEP]),
+        ([text(0, 4, "B"), STEP], [text(0, 4), STEP]),
+        ([Drop(sequence=0), text(0, 4), STEP], [text(0, 4), STEP]),
+    ],
+)
+def test_a_pair_that_does_not_mean_the_same_is_no_case(left: list[object], right: list[object]):
+    with pytest.raises(Meaningless):
+        promise(case_of(left, right), RICH)
+
+
+def test_caches_of_different_types_are_no_case():
+    with pytest.raises(Meaningless, match="different types"):
+        promise(case_of([STEP], [STEP], SessionSettings(sequences=2, kv_type="f16")), RICH)
