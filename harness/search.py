@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -36,7 +36,7 @@ from protocols.history import (
     conversations,
     trace,
 )
-from protocols.laws import Abilities, Case, LawName, Promise, draw_case, promise
+from protocols.laws import Abilities, Case, LawName, Promise, Weights, draw_case, promise
 from protocols.search import Finding, Judgement, SearchResult, Tally, judged
 from protocols.shrinking import shrink
 
@@ -64,7 +64,9 @@ class Player:
             raise
         self.vocabulary, self._width = int(info["n_vocab"]), int(info["n_embd"])
         takes_images = str(info["architecture"]) in WITH_IMAGES
-        self.abilities = Abilities(takes_images=takes_images, is_byte_exact=takes_images)
+        self.abilities = Abilities(
+            takes_images=takes_images, is_byte_exact=takes_images, weights=_weights(info["tensor_types"])
+        )
         return worker
 
     @property
@@ -128,6 +130,14 @@ class Player:
         for operation, starts in zip(history.operations, trace(history).starts, strict=True):
             play.carry_out(operation, starts)
         return np.concatenate(play.rows)
+
+
+def _weights(tensor_types: Iterable[str]) -> Weights:
+    """Return the coarsest type among those of a model's tensors."""
+    kinds = {*tensor_types}
+    if kinds <= {"f32"}:
+        return "single"
+    return "half" if kinds <= {"f32", "f16", "bf16"} else "quantised"
 
 
 class _Play:

@@ -42,8 +42,11 @@ LawName = Literal[
     "rolled-back=never",
     "beside=alone",
 ]
+Weights = Literal["single", "half", "quantised"]
 TOLERANCE: Final[Mapping[KvType, float]] = {"f32": 1e-4, "f16": 5e-3, "q8_0": 0.05}
 """Largest absolute difference of logits where bytes are not promised, by the type of the cache."""
+ROUNDING: Final[Mapping[Weights, float]] = {"single": 0.0, "half": 5e-3, "quantised": 2.0}
+"""The same by the type of the weights: activations are rounded to half precision or to 8 bits with them."""
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _OWN: Final = "A"
 _Item = TypeVar("_Item")
@@ -67,11 +70,12 @@ class Abilities:
     """What decides which cases make sense for a model.
 
     `takes_images`: rows of images and a rollback setting. `is_byte_exact`: the engine promises the same bytes wherever
-    cells lie, for rows that are evaluated in equal ubatches.
+    cells lie, for rows that are evaluated in equal ubatches. `weights`: the coarsest type of the weights.
     """
 
     takes_images: bool
     is_byte_exact: bool
+    weights: Weights = "single"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +99,7 @@ def promise(case: Case, abilities: Abilities) -> Promise:
     is_bytes = abilities.is_byte_exact and is_equal
     return Promise(
         is_bytes=is_bytes,
-        tolerance=0.0 if is_bytes else TOLERANCE[case.left.settings.kv_type],
+        tolerance=0.0 if is_bytes else max(TOLERANCE[case.left.settings.kv_type], ROUNDING[abilities.weights]),
         cells_each=max(left.most_cells, right.most_cells),
         cells_together=max(left.most_together, right.most_together),
     )

@@ -51,7 +51,7 @@ def register(root: click.Group) -> None:
 @click.option(
     "--tolerance",
     type=FiniteRange(min=0),
-    help="Largest difference of logits where bytes are not promised.  [default: by the type of the cache]",
+    help="Largest difference of logits where bytes are not promised.  [default: by the types of cache and weights]",
 )
 @click.option(
     "--replay", "replayed", type=click.Path(path_type=Path, dir_okay=False), help="Play the findings of a file again."

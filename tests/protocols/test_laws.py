@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.history import Copy, Cut, Drop, Evaluate, History, Meaningless, Restore, Run, SessionSettings, Step
-from protocols.laws import LAWS, TOLERANCE, Abilities, Case, Draw, draw_case, promise
+from protocols.laws import LAWS, ROUNDING, TOLERANCE, Abilities, Case, Draw, draw_case, promise
 
 RICH = Abilities(takes_images=True, is_byte_exact=True)
 PLAIN = Abilities(takes_images=False, is_byte_exact=False)
@@ -99,6 +99,8 @@ def test_bytes_are_promised_where_equal_ubatches_hold_the_same_rows_and_a_differ
     assert (promise(same, PLAIN).is_bytes, promise(same, PLAIN).tolerance) == (False, TOLERANCE["f32"])
     chunked = case_of([text(0, 1), text(0, 3), STEP], [text(0, 4), STEP])
     assert (promise(chunked, RICH).is_bytes, promise(chunked, RICH).tolerance) == (False, TOLERANCE["f32"])
+    half = Abilities(takes_images=True, is_byte_exact=True, weights="half")
+    assert (promise(same, half).tolerance, promise(chunked, half).tolerance) == (0.0, ROUNDING["half"])
     small = case_of([text(0, 4), STEP], [text(0, 4), STEP], SessionSettings(sequences=2, ubatch_tokens=3))
     assert not promise(small, RICH).is_bytes
 
