@@ -109,24 +109,24 @@ def _without_pairs(case: Case) -> Iterator[Case]:
 
 
 def _without_images(case: Case) -> Iterator[Case]:
-    """Yield cases with a token in the place of one image, on one side or on both, or of all."""
+    """Yield cases with text in the place of all images, or of one on one side or on both: a token, or as many cells."""
     left, right = case.left.operations, case.right.operations
-    lefts, rights = [*_without_image(left)], [*_without_image(right)]
-    yield _with(case, [_as_text(one) for one in left], [_as_text(one) for one in right])
-    for one, other in product([left, *lefts], [right, *rights]):
-        yield _with(case, one, other)
+    for is_short in (True, False):
+        texts = [[_as_text(one, is_short=is_short) for one in side] for side in (left, right)]
+        yield _with(case, *texts)
+        lefts, rights = (
+            [side, *([*side[:at], text[at], *side[at + 1 :]] for at, one in enumerate(side) if isinstance(one, Image))]
+            for side, text in zip((left, right), texts, strict=True)
+        )
+        for one, other in product(lefts, rights):
+            yield _with(case, one, other)
 
 
-def _without_image(operations: Sequence[Operation]) -> Iterator[Sequence[Operation]]:
-    for at, one in enumerate(operations):
-        if isinstance(one, Image):
-            yield [*operations[:at], _as_text(one), *operations[at + 1 :]]
-
-
-def _as_text(operation: Operation) -> Operation:
+def _as_text(operation: Operation, *, is_short: bool) -> Operation:
     if not isinstance(operation, Image):
         return operation
-    return Evaluate(runs=(Run(sequence=operation.sequence, conversation=operation.conversation, tokens=1),))
+    tokens = 1 if is_short else operation.side**2
+    return Evaluate(runs=(Run(sequence=operation.sequence, conversation=operation.conversation, tokens=tokens),))
 
 
 def _merged(case: Case) -> Iterator[Case]:
