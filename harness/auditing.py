@@ -35,6 +35,7 @@ DESCRIPTIONS: Final = {
     "reviews": "reviews link to a verdict and are signed by their key",
     "against": "what was locked is the lock that was kept elsewhere",
     "imports": "imported bundles are those of the ledger, and hold",
+    "telemetry": "decoded readings are what the kept bytes give again",
 }
 
 
@@ -105,7 +106,7 @@ def audit_document(result: AuditResult, level: Level) -> dict[str, Any]:
         "is_partial": result.is_partial,
         "trust": result.trust,
         "level": level,
-        "checks": [asdict(check) | {"what": DESCRIPTIONS.get(check.label, check.label)} for check in result.checks],
+        "checks": [asdict(check) | {"what": DESCRIPTIONS[check.label]} for check in result.checks],
         "findings": [asdict(finding) for finding in result.findings],
         "notes": list(result.notes),
         "open_points": list(result.open_points),
@@ -118,7 +119,7 @@ def audit_document(result: AuditResult, level: Level) -> dict[str, Any]:
 def show_audit(console: Console, result: AuditResult, level: Level) -> None:
     """Print an audit for a person."""
     rows = [
-        (str(check.number), check.label, check.state, str(check.items), DESCRIPTIONS.get(check.label, ""))
+        (str(check.number), check.label, check.state, str(check.items), DESCRIPTIONS[check.label])
         for check in result.checks
     ]
     console.show(table(("", "check", "result", "looked at", "what must hold"), rows))
