@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from protocols.canonical import MAX_INTEGER
 from protocols.checks.base import field
 from protocols.errors import EvidenceError
 
@@ -40,10 +42,10 @@ def read_answer(row: Mapping[str, Any]) -> Answer:
     try:
         parts = _events(body) if body.startswith("data:") else [json.loads(body)]
         last = parts[-1]
-        tokens = [int(token) for part in parts for token in part.get("tokens") or []]
-        timings = last.get("timings") or {}
+        tokens = [_token(token) for part in parts for token in part.get("tokens") or []]
+        timings = {**(last.get("timings") or {})}
         content = "".join(str(part.get("content", "")) for part in parts)
-    except (ValueError, AttributeError, IndexError, TypeError) as error:
+    except (ValueError, AttributeError, IndexError, TypeError, RecursionError) as error:
         return _broken(name, status, f"no answer that can be read: {error}")
     if len(parts) > 1 and last.get("stop") is not True:
         return _broken(name, status, "the stream has no end")
@@ -79,9 +81,17 @@ def _broken(name: str, status: int, problem: str) -> Answer:
 
 
 def _events(body: str) -> list[dict[str, Any]]:
-    lines = (line.removeprefix("data:").strip() for line in body.splitlines() if line.startswith("data:"))
+    # A server-sent line ends with CR or LF alone; Python's splitlines ends it at U+2028 within a text, too.
+    lines = (line.removeprefix("data:").strip() for line in re.split("[\r\n]", body) if line.startswith("data:"))
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
+def _token(value: object) -> int:
+    if (token := _count(value)) is None:
+        raise ValueError("a token id that is none")
+    return token
+
+
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    # What no record can hold is no count: a hostile server must not keep its own verdict from being written.
+    return value if type(value) is int and 0 <= value <= MAX_INTEGER else None

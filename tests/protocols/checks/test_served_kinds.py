@@ -58,10 +58,28 @@ def test_a_streamed_answer_reads_like_a_whole_one() -> None:
         (200, "data: nonsense", "no answer that can be read"),
         (200, "[1]", "no answer that can be read"),
         (200, "data:", "no answer that can be read"),
+        (200, '{"timings": [1]}', "no answer that can be read"),
+        (200, '{"tokens": [1e999]}', "no answer that can be read"),
+        (200, '{"tokens": [1.5]}', "no answer that can be read"),
+        (200, '{"tokens": [-1]}', "no answer that can be read"),
+        (200, "[" * 100_000, "no answer that can be read"),
     ],
 )
 def test_what_is_no_whole_answer_says_why(status: int, text: str, problem: str) -> None:
     assert problem in str(read_answer(row("a", text, status)).problem)
+
+
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n"])
+@pytest.mark.parametrize("text", ["\u2028", "\x85", "\u2029 x"])
+def test_a_line_separator_within_a_text_ends_no_event(text: str, end: str) -> None:
+    event = json.dumps({"content": text, "tokens": [1], "stop": True}, ensure_ascii=False)
+    found = read_answer(row("a", f"data: {event}{end}"))
+    assert (found.content, found.tokens, found.problem) == (text, (1,), None)
+
+
+@pytest.mark.parametrize("count", [-1, 1.0, True, "3", 10**30])
+def test_what_no_record_can_hold_is_no_count(count: Any) -> None:
+    assert read_answer(row("a", body(cache_n=count))).cached is None
 
 
 # ---------------------------------------------------------------------- recall
