@@ -80,6 +80,15 @@ def test_times_of_the_engine_that_are_not_ours_fail_and_one_late_reply_does_not(
     assert sound(lambda place, one: halved(one) if place.label == "C2" else one).status == "PASS"
 
 
+def test_times_that_no_reply_states_are_not_said_to_be_ours(sound: Callable[..., GateResult]) -> None:
+    assert sound(lambda _, request: request).reason.endswith("add up, and the engine's times are ours.")
+    result = sound(of_candidate(server_prefill_ns=None))
+    assert (result.status, "no times of the engine to compare: prefill of the candidate." in result.reason) == (
+        "PASS",
+        True,
+    )
+
+
 def halved(request: RequestMeasurement) -> RequestMeasurement:
     assert request.server_generation_ns is not None
     return replace(request, server_generation_ns=request.server_generation_ns // 2)
