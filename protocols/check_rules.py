@@ -102,7 +102,11 @@ def judge_check(check: Check, observation: CheckObservation | None) -> CheckOutc
         return CheckOutcome("NOT_RUN", f"The check was not run: {observation.reason}.", {})
     if observation.state == "FAILED":
         return CheckOutcome("FAIL", f"The engine did not carry the check out: {observation.reason}.", {})
-    return _JUDGES[type(check)](check, observation)
+    try:
+        return _JUDGES[type(check)](check, observation)
+    except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+        # Forged facts may have any shape below the members that the judges ask for.
+        raise EvidenceError(f"what the check {check.id} left has not the form that it writes: {error}") from None
 
 
 def _judge_steps(check: LogitsCheck, observation: CheckObservation) -> CheckOutcome:

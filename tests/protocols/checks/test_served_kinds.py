@@ -151,6 +151,14 @@ def test_a_conversation_that_is_missing_is_no_evidence() -> None:
         judged(RECALL, **facts | {"exchanges": [facts["exchanges"][0]] * 4})
 
 
+@pytest.mark.parametrize("change", [{"codes": []}, {"cached_first": []}, {"cached_first": [None, 1]}])
+def test_facts_of_another_shape_are_no_evidence(change: dict[str, Any]) -> None:
+    facts = conversation()
+    facts["conversations"][0] |= change
+    with pytest.raises(EvidenceError, match="the check c left has not the form"):
+        judged(RECALL, **facts)
+
+
 # ---------------------------------------------------------------------- restart
 
 
