@@ -83,6 +83,8 @@ def load_controls(path: Path = CONTROLS) -> tuple[Control, ...]:
         controls = ControlList.model_validate(plain_value(tree.root)).controls
     except ValidationError as error:
         raise ProtocolError.from_problems(str(path), [*tree.problems, *schema_problems(error, tree)]) from None
+    if tree.problems:
+        raise ProtocolError.from_problems(str(path), tree.problems)
     known: dict[str, Protocol] = {}
     for one in controls:
         if one.protocol not in known:

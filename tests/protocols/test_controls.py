@@ -26,6 +26,16 @@ def test_every_bundled_control_names_a_protocol_and_a_gate_of_it():
 
 
 @pytest.mark.parametrize(
+    ("text", "changed", "words"), [("id: x", "id: x\n  id: x", "twice"), ("id: x", "id: &a x", "anchor")]
+)
+def test_a_list_with_a_key_twice_or_an_anchor_is_refused(tmp_path: Path, text: str, changed: str, words: str):
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace(text, changed))
+    with pytest.raises(ProtocolError, match=words):
+        load_controls(path)
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"gate": "nothing"}, "the control x names the gate nothing, expected one of identity, complete"),
