@@ -92,7 +92,7 @@ def _objects(data: bytes, name: str) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
             value = json.loads(line.decode("utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EvidenceError("the line is no JSON", where=f"{name} line {number}") from error
         if not isinstance(value, dict):
             raise EvidenceError("the line is no object", where=f"{name} line {number}")

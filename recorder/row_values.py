@@ -35,7 +35,7 @@ def read_object(data: bytes, where: str) -> dict[str, Any]:
     """Parse a JSON object that we wrote. Raises `EvidenceError` for anything else."""
     try:
         value = json.loads(data.decode("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EvidenceError("the content is no JSON", where=where) from error
     if not isinstance(value, dict):
         raise EvidenceError("the content is no JSON object", where=where)

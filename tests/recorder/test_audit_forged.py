@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from audit_faults import assert_found, flip, forge_verdict, rebuild, rechained, replaced_blob
 
 from protocols.canonical import sha256_hex
@@ -65,6 +66,17 @@ def test_a_ledger_signed_anew_with_another_key_is_only_self_consistent(root: Pat
     result = audit_store(root, trusted_keys=[synthetic.SIGNER.public()])
     assert (result.findings, result.trust) == ((), "SELF_CONSISTENT")
     assert any("made all of it up" in point for point in result.open_points)
+
+
+@pytest.mark.parametrize(("kind", "role"), [("verdict.recorded", "detail"), ("load.sealed", "events")])
+def test_json_that_is_nested_too_deep_is_a_finding(root: Path, synthetic, kind: str, role: str):
+    def change(_seq: int, found: str, payload: dict) -> dict:
+        if found == kind:
+            replaced_blob(root, payload, role, lambda _: b"[" * 100_000 + b"\n")
+        return payload
+
+    rechained(root, change, synthetic.SIGNER)
+    assert_found(audit_store(root), "the content is no JSON", "the line is no JSON")
 
 
 def test_another_request_than_the_locked_one_is_found_even_with_the_key(root: Path, synthetic):
