@@ -8,13 +8,14 @@ from itertools import pairwise
 
 from protocols.check_schema import Check, RecallCheck
 from protocols.checks.base import unmet_need
+from protocols.checks.capacity import CapacityCheck
 from protocols.checks.images_in_history import ImagesInHistoryCheck
 from protocols.checks.operation_cost import OperationCostCheck
 from protocols.checks.served_recall import ServedRecallCheck
 from protocols.checks.stored_reference import StoredReferenceCheck
 from protocols.findings import Finding, unknown
 from protocols.gate_schema import CheckGate
-from protocols.measurements import Arm
+from protocols.measurements import ARMS, Arm
 from protocols.schema import BundledEngine, Protocol
 from protocols.yaml_tree import PathPart
 
@@ -94,6 +95,8 @@ def _check_sizes(protocol: Protocol, check: Check, path: Path) -> Iterator[Findi
             yield from _check_depths(check, (*path, "depths"))
         case StoredReferenceCheck():
             yield from _check_reference(protocol, check, path)
+        case CapacityCheck():
+            yield from _check_capacity(protocol, check, path)
         case OperationCostCheck():
             if len(set(check.batches)) < len(check.batches):
                 yield Finding(path=(*path, "batches"), message="found a batch twice, expected each once")
@@ -103,6 +106,13 @@ def _check_sizes(protocol: Protocol, check: Check, path: Path) -> Iterator[Findi
                     yield Finding(path=(*path, name), message=message, hint='write a value such as "2"')
         case _:
             pass
+
+
+def _check_capacity(protocol: Protocol, check: CapacityCheck, path: Path) -> Iterator[Finding]:
+    context = check.context_tokens or min(protocol.settings_of(arm).context_tokens for arm in ARMS)
+    if check.generated_tokens >= context:
+        message = f"found {check.generated_tokens} tokens, which leave no prompt in a context of {context}"
+        yield Finding(path=(*path, "generated_tokens"), message=message, hint=f"write {context - 1} or less")
 
 
 def _check_depths(check: ImagesInHistoryCheck, path: Path) -> Iterator[Finding]:
