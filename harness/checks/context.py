@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from engine.build import EngineBuild
 from engine.identity import mapped_files, mapping_problems
@@ -18,6 +18,7 @@ from protocols.errors import EngineError
 from protocols.measurements import Arm, Block
 
 Blocks = dict[str, Block]
+_RECURRENT: Final = frozenset({"qwen4exp"})
 
 
 class Unmet(Exception):  # noqa: N818 - not an error of Assay: it becomes the state of an observation
@@ -80,8 +81,10 @@ class CheckContext:
     ) -> dict[str, int]:
         """Open a session of `sequences`, each with room for `tokens`; returns the bytes of caches and buffers.
 
-        Up to `rollback_tokens` of a batch can be taken back from a recurrent state.
+        Up to `rollback_tokens` of a batch can be taken back from a recurrent state. A model without one takes back any
+        number, and its session refuses to be asked.
         """
+        is_recurrent = str(self.model["architecture"]) in _RECURRENT
         return worker.open_session(
             Session(
                 context_tokens=tokens * sequences if mode == "unified" else tokens,
@@ -90,7 +93,7 @@ class CheckContext:
                 threads=self.prepared.protocol.settings_of(self.arm).threads,
                 kv_type=check.kv_type,
                 is_unified=mode == "unified",
-                rollback_tokens=rollback_tokens,
+                rollback_tokens=rollback_tokens if is_recurrent else 0,
             )
         )
 

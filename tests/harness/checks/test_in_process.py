@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,13 +98,25 @@ def test_a_failed_allocation_is_a_recorded_cell(prepared: Any, outcome: Any, rec
     assert "open_session" in found.inputs["depths"][0]["without"]["answer"]
 
 
-def test_a_model_without_images_is_not_run_and_says_so(prepared: Any, outcome: Any) -> None:
+@pytest.fixture
+def smollm2() -> Path:
+    """Return a model without a recurrent state, and without images."""
     try:
-        model = fetched_model("smollm2")
+        return fetched_model("smollm2")
     except EngineError as error:
         pytest.skip(f"NOT_RUN: {error}")
-    found = outcome(prepared(IMAGES, model=model), "baseline")
+
+
+def test_a_model_without_images_is_not_run_and_says_so(prepared: Any, outcome: Any, smollm2: Path) -> None:
+    found = outcome(prepared(IMAGES, model=smollm2), "baseline")
     assert found.reason == "The check was not run: a model of the architecture llama takes no images."
+
+
+def test_tokens_are_taken_back_from_a_model_without_a_recurrent_state(
+    prepared: Any, outcome: Any, smollm2: Path
+) -> None:
+    found = outcome(prepared("kind: rollback, prompt_tokens: 8, steps: 2", model=smollm2), "baseline")
+    assert found.status == "PASS", found.reason
 
 
 def test_the_logits_that_checks_leave_are_part_of_the_disk_that_a_campaign_needs(prepared: Any) -> None:
