@@ -129,6 +129,10 @@ def _check_reference(protocol: Protocol, check: StoredReferenceCheck, path: Path
     if check.workload not in known:
         yield unknown((*path, "workload"), "workload", check.workload, known)
         return
+    drafted, accepted = check.drafted_tokens, check.accepted_tokens
+    if drafted is not None and accepted is not None and accepted > drafted:
+        message = f"found {accepted} accepted of {drafted} drafted tokens"
+        yield Finding(path=(*path, "accepted_tokens"), message=message, hint=f"write {drafted} or less")
     generated = known[check.workload].generated_tokens
     if len(check.tokens) > generated:
         message = f"found {len(check.tokens)} ids, and the workload generates {generated}"

@@ -34,6 +34,7 @@ def with_check(check: str, *gates: str) -> tuple[tuple[str, str], tuple[str, str
         ("kind: images_in_history, depths: [512, 700, 800]", "checks[0].depths: found 512 tokens, which hold no full chunk"),
         ("kind: stored_reference, workload: cold-513, tokens: [1]", "checks[0].workload: found the unknown workload cold-513, expected one of cold-512; write cold-512"),
         (f"kind: stored_reference, workload: cold-512, tokens: {[1] * 129}", "checks[0].tokens: found 129 ids, and the workload generates 128"),
+        ("kind: stored_reference, workload: cold-512, tokens: [1], drafted_tokens: 1, accepted_tokens: 2", "checks[0].accepted_tokens: found 2 accepted of 1 drafted tokens; write 1 or less"),
         ("kind: capacity, context_tokens: 64, generated_tokens: 64", "checks[0].generated_tokens: found 64 tokens, which leave no prompt in a context of 64; write 63 or less"),
         ("kind: capacity, generated_tokens: 4096", "checks[0].generated_tokens: found 4096 tokens, which leave no prompt in a context of"),
         ("kind: operation_cost, depth_tokens: 64, batches: [1, 1]", "checks[0].batches: found a batch twice"),
