@@ -10,16 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from engine.build import EngineBuild
 from engine.failures import LibraryDiedError, LibraryRefusedError
 from engine.images import WITH_IMAGES, made_up_image, place_image
 from engine.worker import EngineWorker, Session
 from harness.progress import Progress
 from protocols.check_schema import named_tokens
-from protocols.comparators import compare_logits
+from protocols.comparators import Rows, compare_logits, joined
 from protocols.errors import ProtocolError
 from protocols.history import (
     Copy,
@@ -111,7 +108,7 @@ class Player:
             return Judgement(status="dies", promise=promised, words=str(error))
         return judged(compare_logits(left, right), promised)
 
-    def _play(self, case: Case, history: History, promised: Promise) -> NDArray[np.float32]:
+    def _play(self, case: Case, history: History, promised: Promise) -> Rows:
         """Return the logits of the compared steps, [steps, vocabulary]."""
         settings = history.settings
         cells = promised.cells_together if settings.is_unified else promised.cells_each
@@ -129,7 +126,7 @@ class Player:
         play = _Play(self._worker, case.seed, history, vocabulary=self.vocabulary, width=self._width)
         for operation, starts in zip(history.operations, trace(history).starts, strict=True):
             play.carry_out(operation, starts)
-        return np.concatenate(play.rows)
+        return joined(play.rows)
 
 
 def _weights(tensor_types: Iterable[str]) -> Weights:
@@ -144,7 +141,7 @@ class _Play:
     """One history in an open session."""
 
     def __init__(self, worker: EngineWorker, seed: int, history: History, *, vocabulary: int, width: int) -> None:
-        self.rows: list[NDArray[np.float32]] = []
+        self.rows: list[Rows] = []
         self._worker, self._seed, self._width = worker, seed, width
         self._states: dict[str, bytes] = {}
         self._ids = {

@@ -5,7 +5,7 @@ Pure arithmetic in float64 over float32 inputs, so that a recorder, an audit and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,14 @@ from protocols.canonical import JsonValue, real_text
 from protocols.errors import EvidenceError
 
 Rows = NDArray[np.float32]
+"""Logits, [rows, columns]."""
 _CHUNK_ROWS = 64
 """Rows that are compared at once: a block of logits may be larger than the memory for its float64 copies."""
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Return blocks of equal width as one, in order."""
+    return np.concatenate(parts)
 
 
 @dataclass(frozen=True, kw_only=True)

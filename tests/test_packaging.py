@@ -33,6 +33,7 @@ LISTED = [
     rf"({'|'.join(HOUSES)})/([a-z0-9_]+/)*[a-z0-9_]+\.py",
     rf"({'|'.join(HOUSES)})/py\.typed",
     r"protocols/library/[a-z0-9-]+\.yaml",
+    r"protocols/controls\.yaml",
     r"protocols/requests/[a-z0-9-]+\.json",
     r"engine/CMakeLists\.txt",
     r"engine/include/[a-z_]+\.h",

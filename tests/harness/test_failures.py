@@ -85,8 +85,8 @@ def test_a_model_that_is_missing_is_a_clean_error_and_leaves_no_store(world: Any
     path = world.protocol()
     (world.root / "tiny.gguf").unlink()
     ended = world.run("run", path, "--store", world.store)
-    assert ended.code == 5
-    assert "error: there is no such model file" in ended.err
+    assert ended.code == 2, "nothing was started: the protocol names what is not there"
+    assert "error: there is no model file tiny.gguf" in ended.err
     assert "next:" in ended.err
     assert not world.store.exists()
 
