@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
+from protocols.canonical import decimal_text
 from protocols.check_schema import Check, RecallCheck
 from protocols.checks.base import unmet_need
 from protocols.checks.capacity import CapacityCheck
 from protocols.checks.images_in_history import ImagesInHistoryCheck
 from protocols.checks.operation_cost import OperationCostCheck
+from protocols.checks.operator_boundaries import OperatorBoundariesCheck
 from protocols.checks.served_recall import ServedRecallCheck
 from protocols.checks.stored_reference import StoredReferenceCheck
 from protocols.findings import Finding, unknown
@@ -24,6 +26,8 @@ Path = tuple[PathPart, ...]
 SECRET_TOKENS = 10
 """A key of two words and a code of eight."""
 SERVED_SECRETS = 2
+MOST_CONTEXT_TOKENS = 16_777_216
+"""As for `settings.context_tokens`."""
 BEFORE_IMAGE = 64
 QUESTION_TOKENS = 2
 
@@ -86,26 +90,40 @@ def _check_contradictions(protocol: Protocol) -> Iterator[Finding]:
 def _check_sizes(protocol: Protocol, check: Check, path: Path) -> Iterator[Finding]:
     match check:
         case RecallCheck() | ServedRecallCheck():
-            secrets = check.secrets if isinstance(check, RecallCheck) else SERVED_SECRETS
-            if check.distance_tokens < secrets * SECRET_TOKENS:
-                message = f"found {check.distance_tokens} tokens, which do not hold {secrets} codes"
-                hint = f"write {secrets * SECRET_TOKENS} or more"
-                yield Finding(path=(*path, "distance_tokens"), message=message, hint=hint)
+            yield from _check_recall(check, (*path, "distance_tokens"))
         case ImagesInHistoryCheck():
-            yield from _check_depths(check, (*path, "depths"))
+            yield from _check_images(check, path)
         case StoredReferenceCheck():
             yield from _check_reference(protocol, check, path)
         case CapacityCheck():
             yield from _check_capacity(protocol, check, path)
         case OperationCostCheck():
-            if len(set(check.batches)) < len(check.batches):
-                yield Finding(path=(*path, "batches"), message="found a batch twice, expected each once")
-            for name in ("precision_pct", "most_increase_pct"):
-                if not 0 < getattr(check, name) < 100:
-                    message = f"found {getattr(check, name)}, expected a percentage above 0 and below 100"
-                    yield Finding(path=(*path, name), message=message, hint='write a value such as "2"')
+            yield from _check_cost(check, path)
+        case OperatorBoundariesCheck():
+            if check.tolerance <= 0:
+                message = f"found {decimal_text(check.tolerance)}, expected a number above 0"
+                yield Finding(path=(*path, "tolerance"), message=message, hint='write a value such as "0.000001"')
         case _:
             pass
+
+
+def _check_recall(check: RecallCheck | ServedRecallCheck, path: Path) -> Iterator[Finding]:
+    secrets = check.secrets if isinstance(check, RecallCheck) else SERVED_SECRETS
+    if check.distance_tokens < secrets * SECRET_TOKENS:
+        message = f"found {check.distance_tokens} tokens, which do not hold {secrets} codes"
+        yield Finding(path=path, message=message, hint=f"write {secrets * SECRET_TOKENS} or more")
+    if isinstance(check, ServedRecallCheck) and check.slots * check.distance_tokens >= MOST_CONTEXT_TOKENS:
+        message = f"found {check.distance_tokens} tokens in {check.slots} slots, more than a server's context holds"
+        yield Finding(path=path, message=message, hint=f"write {MOST_CONTEXT_TOKENS // check.slots - 1} or less")
+
+
+def _check_cost(check: OperationCostCheck, path: Path) -> Iterator[Finding]:
+    if len(set(check.batches)) < len(check.batches):
+        yield Finding(path=(*path, "batches"), message="found a batch twice, expected each once")
+    for name in ("precision_pct", "most_increase_pct"):
+        if not 0 < getattr(check, name) < 100:
+            message = f"found {getattr(check, name)}, expected a percentage above 0 and below 100"
+            yield Finding(path=(*path, name), message=message, hint='write a value such as "2"')
 
 
 def _check_capacity(protocol: Protocol, check: CapacityCheck, path: Path) -> Iterator[Finding]:
@@ -115,13 +133,17 @@ def _check_capacity(protocol: Protocol, check: CapacityCheck, path: Path) -> Ite
         yield Finding(path=(*path, "generated_tokens"), message=message, hint=f"write {context - 1} or less")
 
 
-def _check_depths(check: ImagesInHistoryCheck, path: Path) -> Iterator[Finding]:
+def _check_images(check: ImagesInHistoryCheck, path: Path) -> Iterator[Finding]:
+    depths = (*path, "depths")
     if any(left >= right for left, right in pairwise(check.depths)):
-        yield Finding(path=path, message="found depths that do not rise", hint="write the smallest first")
+        yield Finding(path=depths, message="found depths that do not rise", hint="write the smallest first")
     least = max(check.ubatch_tokens + BEFORE_IMAGE, check.distance_tokens) + QUESTION_TOKENS
     if min(check.depths) < least:
         message = f"found {min(check.depths)} tokens, which hold no full chunk after the image and no code so far back"
-        yield Finding(path=path, message=message, hint=f"write {least} or more, or lower ubatch_tokens")
+        yield Finding(path=depths, message=message, hint=f"write {least} or more, or lower ubatch_tokens")
+    if check.most_ratio < 1:
+        message = f"found {decimal_text(check.most_ratio)}: with an image it would have to cost less than without"
+        yield Finding(path=(*path, "most_ratio"), message=message, hint='write "1" or more')
 
 
 def _check_reference(protocol: Protocol, check: StoredReferenceCheck, path: Path) -> Iterator[Finding]:
