@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -264,6 +265,12 @@ def test_a_slot_is_saved_restored_and_erased(start: Any, tmp_path: Path) -> None
     follow_up = server.post("/completion", prompt="abcdef|", n_predict=1)
     assert (follow_up["id_slot"], follow_up["timings"]["cache_n"], follow_up["content"]) == (1, 6, "a")
     assert sorted(path.name for path in tmp_path.glob("*.bin*")) == ["one.bin"]
+
+
+def test_a_pipe_in_the_place_of_a_slot_file_is_refused_at_once(start: Any, tmp_path: Path) -> None:
+    server = start("--slot-save-path", str(tmp_path), "--ctx-size", "100")
+    os.mkfifo(tmp_path / "pipe")
+    assert "is not a regular file" in server.refused("/slots/0?action=restore", filename="pipe")["message"]
 
 
 def test_a_changed_or_cut_slot_file_is_refused(start: Any, tmp_path: Path) -> None:

@@ -76,7 +76,8 @@ uint64_t write_slot_file(const std::string& folder, const std::string& name, con
 
 SlotFile read_slot_file(const std::string& folder, const std::string& name, uint64_t* n_bytes) {
     const std::string path = folder + "/" + name;
-    const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
+    // Opening a pipe would wait for its writer otherwise, and every request with it.
+    const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
     if (file.number < 0) fail(name, std::strerror(errno));
     struct stat status {};
     if (fstat(file.number, &status) != 0 || !S_ISREG(status.st_mode)) fail(name, "is not a regular file");
