@@ -27,6 +27,8 @@ WHEELS := .cache/wheels/$(shell (grep -m1 -E '^(flags|Features)' /proc/cpuinfo; 
 JOBS ?= $(shell nproc)
 # Tests start engines and measure: more of them at once would only wait for each other.
 TEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
+# A test that no signal ends would hold everything up: its process ends with its stacks, the others go on.
+HANGS := -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true
 # How long `make nightly` fuzzes.
 FUZZ_SECONDS ?= 1200
 # A folder that happens to be the current one must not stand before the installed packages.
@@ -58,7 +60,7 @@ qualify: $(STAMPS)/assay
 test: lint native
 	@$(BIN)/assay engine build --name tests --layout-salt 1
 	@mkdir -p .cache
-	@code=0; $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --junitxml=.cache/tests.xml || code=$$?; \
+	@code=0; $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile $(HANGS) --junitxml=.cache/tests.xml || code=$$?; \
 	$(BIN)/python .ci/count .cache/tests.xml; \
 	exit $$code
 

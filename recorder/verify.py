@@ -258,8 +258,13 @@ class Verifier:
         kept = (entry["payload"] for entry in self.entries if entry["kind"] == "bundle.imported")
         return tuple(f"imports/{one['name']}/" for one in kept if one["manifest_sha256"] not in self.left_out)
 
+    def _read(self, name: str) -> bytes:
+        if not (self.folder / name).is_file():  # opening a pipe would wait for its writer
+            raise ValueError(f"{name} is not a regular file")
+        return (self.folder / name).read_bytes()
+
     def _content_sha256(self, blob: str) -> str:
-        return sha256((self.folder / "blobs" / "sha256" / blob[:2] / blob[2:]).read_bytes()[SALT_BYTES:]).hex()
+        return sha256(self._read(f"blobs/sha256/{blob[:2]}/{blob[2:]}")[SALT_BYTES:]).hex()
 
     def _copies(self) -> dict[str, str]:
         """Return each copy for people and each torn line: its SHA-256, or ``blob`` and the name of its blob."""
@@ -280,9 +285,9 @@ class Verifier:
 
     def _check_entries(self) -> None:  # (1)
         if (self.folder / "manifest.json").exists():
-            self.manifest = read_canonical((self.folder / "manifest.json").read_bytes(), "manifest.json")
+            self.manifest = read_canonical(self._read("manifest.json"), "manifest.json")
             self.left_out = set(self.manifest["left_out"])
-        *self.lines, torn = (self.folder / "ledger.jsonl").read_bytes().split(b"\n")
+        *self.lines, torn = self._read("ledger.jsonl").split(b"\n")
         self.roots = roots_of(self.lines)
         if torn or not self.lines:
             self._find(f"ledger entry {len(self.lines)}", "the last line is not whole")
@@ -435,7 +440,7 @@ class Verifier:
             if not (self.folder / name).is_file():
                 continue  # named by check 6
             wanted = self._content_sha256(digest[4:]) if digest.startswith("blob") else digest
-            found = sha256((self.folder / name).read_bytes()).hex()
+            found = sha256(self._read(name)).hex()
             if found != wanted:
                 self._find(name, "the copy is not what was recorded", wanted, found)
         for entry in (entry for entry in self.entries if entry["kind"] == "campaign.locked"):
@@ -452,7 +457,7 @@ class Verifier:
                 continue
             inner = Verifier(self.folder / name, self.trusted, head, self.revoked)
             inner.run()
-            found, wanted = (self.folder / name / "manifest.json").read_bytes(), payload["manifest_sha256"]
+            found, wanted = self._read(f"{name}/manifest.json"), payload["manifest_sha256"]
             if sha256(found).hex() != wanted:
                 self._find(f"{name}/manifest.json", "not the manifest that was imported", wanted, sha256(found).hex())
             self.findings += [{**one, "check": "imports", "place": f"{name}: {one['place']}"} for one in inner.findings]

@@ -28,6 +28,7 @@ from recorder.redaction import parse_rule
 COUNT = int(os.environ.get("ASSAY_TAMPER_CHANGES", "500"))
 SEED = int(os.environ.get("ASSAY_TAMPER_SEED", "20261129"))
 SECONDS = float(os.environ.get("ASSAY_TAMPER_SECONDS", "inf"))
+LIMIT = pytest.mark.timeout(300 + COUNT)  # a change takes a fifth of a second; what waits forever must be seen
 
 
 def load(name: str) -> ModuleType:
@@ -141,7 +142,7 @@ def test_an_untouched_store_and_bundle_have_no_findings(store: Case, bundle: Cas
         assert audit_store(one.root, trusted_keys=one.keys, head=one.head).findings == ()
 
 
-@pytest.mark.timeout(0)
+@LIMIT
 def test_random_changes_of_a_store_are_all_found_and_named(store: Case, fast_path: Path):
     found, kinds = run(store, fast_path, COUNT)
     sys.stderr.write(f"{kinds.total()} changes of {len(kinds)} kinds: {dict(kinds)}\n")  # shown with pytest -s
@@ -150,14 +151,14 @@ def test_random_changes_of_a_store_are_all_found_and_named(store: Case, fast_pat
     assert audit_store(store.root, trusted_keys=store.keys, head=store.head).findings == ()
 
 
-@pytest.mark.timeout(0)
+@LIMIT
 def test_random_changes_of_a_redacted_bundle_are_all_found_and_named(bundle: Case, fast_path: Path):
     found, kinds = run(bundle, fast_path, COUNT // 10)
     assert found == []
     assert len(kinds) >= 24
 
 
-@pytest.mark.timeout(0)
+@LIMIT
 def test_the_single_file_verifier_finds_the_same_changes_of_a_bundle(bundle: Case):
     trusted = [key.raw for key in bundle.keys]
     changes = tamper.changes(bundle.pristine, random.Random(SEED))
@@ -202,7 +203,7 @@ def test_a_store_taken_back_to_any_earlier_checkpoint_passes_without_a_pinned_he
     assert len(seen) > 3
 
 
-@pytest.mark.timeout(0)
+@LIMIT
 def test_random_changes_of_a_campaign_of_real_processes_are_all_found(finished, fast_path: Path):
     shutil.copytree(finished.store, fast_path / "real")
     keys = list(trusted_keys(home=finished.root / "keys"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,19 @@ def test_a_store_and_a_redacted_bundle_hold_too(store_root: Path, tmp_path: Path
     out = capsys.readouterr().out
     assert f"{made.left_out} blobs were left out" in out
     assert "skipped (they need `assay audit`): database, rows" in out
+
+
+def test_a_pipe_in_place_of_any_file_is_named_and_never_waited_for(folder: Path, synthetic):
+    trusted = [synthetic.SIGNER.public().raw]
+    for victim in [path for path in folder.rglob("*") if path.is_file()]:
+        name, content = victim.relative_to(folder).as_posix(), victim.read_bytes()
+        victim.unlink()
+        os.mkfifo(victim)
+        verifier = verify.Verifier(folder, trusted, None)
+        verifier.run()
+        assert any(name in f"{one['place']} {one['message']}" for one in verifier.findings), name
+        victim.unlink()
+        victim.write_bytes(content)
 
 
 def test_an_imported_bundle_inside_is_verified_as_well(store_root: Path, tmp_path: Path, synthetic, capsys):
