@@ -59,6 +59,7 @@ class FileReader:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
+        self._prefix = str(root).rstrip("/")  # joining Path objects would cost more than the read
         self._open: dict[str, int] = {}
 
     def read(self, path: str) -> bytes:
@@ -100,7 +101,7 @@ class FileReader:
 
     def resolve(self, path: str) -> str:
         """Return the path with links followed. Raises OSError where it does not exist."""
-        real = self._place(path).resolve(strict=True)
+        real = Path(self._place(path)).resolve(strict=True)
         root = self._root.resolve()
         return "/" + str(real.relative_to(root)) if real.is_relative_to(root) else str(real)
 
@@ -111,8 +112,8 @@ class FileReader:
                 os.close(descriptor)
         self._open.clear()
 
-    def _place(self, path: str) -> Path:
-        return self._root / path.lstrip("/")
+    def _place(self, path: str) -> str:
+        return self._prefix + path
 
 
 def status_of(error: OSError) -> Status:

@@ -5,8 +5,9 @@ overran; they are counted as missed and never made up in a burst. What goes wron
 with a record and nothing else: an exception of the sink or of a provider never reaches the run.
 
 ``edge`` asks for one more sample, of the energy counters only, where a phase begins or ends: between two ticks a
-second apart a counter would have to be interpolated. It costs its caller an append and a wake-up. When sampling
-is told to stop, every field is read a last time, outside the ticks.
+second apart a counter would have to be interpolated. It costs its caller an append and a wake-up. Where a read is dear
+(4 ms of a core on an H200) and phases are short, edges would outweigh the ticks: those beyond a fixed share of a core
+are skipped and counted. When sampling is told to stop, every field is read a last time, outside the ticks.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from recorder.telemetry.registry import PERIOD_NS, Selection, select_providers
 from recorder.telemetry.sample import RawRead, Reading, Sample
 
 _NS_PER_S: Final = 1_000_000_000
+_EDGE_PPM: Final = 2_000
+"""Share of one core that the edges may take, beyond their allowance."""
+_EDGE_ALLOWANCE_NS: Final = 100_000_000
 
 Sink = Callable[[Sample], None]
 EndReason = Literal["stopped", "sink_failed", "nothing_to_read", "failed"]
@@ -47,6 +51,7 @@ class SamplerReport:
     detail           the error that ended it, if one did. Free text
     ticks_due        deadlines that passed; taken + missed
     edges_taken      samples at the edges of phases, besides the ticks
+    edges_skipped    reads of edges that were left out, because those before had used up their share of a core
     worst_edge_ns    longest time from an edge to the end of its sample
     worst_late_ns    latest start of a tick after its deadline
     cpu_ns           CPU time of the sampler's thread, its sink included
@@ -64,6 +69,7 @@ class SamplerReport:
     ticks_taken: int
     ticks_missed: int
     edges_taken: int
+    edges_skipped: int
     worst_edge_ns: int
     worst_late_ns: int
     cpu_ns: int
@@ -76,9 +82,12 @@ class SamplerReport:
 
 @dataclass
 class _Tally:
+    start_ns: int
     taken: int = 0
     missed: int = 0
     edges: int = 0
+    edges_skipped: int = 0
+    edges_cpu_ns: int = 0
     worst_edge_ns: int = 0
     worst_late_ns: int = 0
     worst_tick_cpu_ns: int = 0
@@ -191,9 +200,9 @@ class Sampler:
 
     def run(self) -> SamplerReport:
         """Sample until told to stop. Never raises."""
-        tally = _Tally()
         clocks = [self._offsets()]
         start_ns = self._now_ns()
+        tally = _Tally(start_ns=start_ns)
         start_cpu_ns = self._thread_cpu_ns()
         reason: EndReason = "stopped"
         detail: str | None = None
@@ -226,6 +235,7 @@ class Sampler:
             ticks_taken=tally.taken,
             ticks_missed=tally.missed,
             edges_taken=tally.edges,
+            edges_skipped=tally.edges_skipped,
             worst_edge_ns=tally.worst_edge_ns,
             worst_late_ns=tally.worst_late_ns,
             cpu_ns=self._thread_cpu_ns() - start_cpu_ns,
@@ -264,8 +274,12 @@ class Sampler:
         while self._edges:
             self._edges.popleft()
         cpu_ns, begin_ns = self._thread_cpu_ns(), self._now_ns()
+        if tally.edges_cpu_ns > _EDGE_ALLOWANCE_NS + (begin_ns - tally.start_ns) * _EDGE_PPM // 1_000_000:
+            tally.edges_skipped += 1
+            return
         readings = self._ask(lambda provider: provider.read_edge(), tally)
         end_ns = self._now_ns()
+        tally.edges_cpu_ns += self._thread_cpu_ns() - cpu_ns
         if readings:
             tally.edges += 1
             tally.worst_edge_ns = max(tally.worst_edge_ns, end_ns - announced_ns)

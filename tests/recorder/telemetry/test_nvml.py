@@ -204,7 +204,9 @@ def test_only_what_changes_within_a_phase_is_asked_at_every_tick() -> None:
         "gfx_clock_hz", "board_power_instant_uw", "gfx_busy_ppm", "mem_busy_ppm", "clock_event_bits",
     }  # fmt: skip
     assert sorted(nvml.calls) == ["clock-1", "fields", "reasons", "utilization"]
-    assert set(EXPECTED) - set(values(provider, 4)) == {"board_energy_uj", "power_limit_uw"}
+    dear = {"temp_margin_mc", "event_thermal_policy_ns", "event_hw_thermal_ns", "event_power_brake_ns"}
+    assert set(EXPECTED) - set(values(provider, 4)) == {"board_energy_uj", "power_limit_uw", *dear}
+    assert set(EXPECTED) - set(values(provider, 20)) == set()
 
 
 @pytest.mark.parametrize(("period_ms", "reads"), [(50, 1), (250, 3), (1000, 12), (3000, 30)])

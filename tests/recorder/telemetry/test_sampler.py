@@ -224,6 +224,27 @@ def test_an_edge_is_sampled_at_once_and_costs_no_tick() -> None:
     assert (report.ticks_missed, report.edges_taken, report.worst_edge_ns) == (0, 3, 4 * MS)
 
 
+def test_edges_of_many_short_phases_never_take_more_than_their_share_of_a_core() -> None:
+    clock = Clock(until_ms=60_000)
+    taken: list[Sample] = []
+    sampler = Sampler(
+        providers=[Meter(clock)], sink=taken.append, period_ns=PERIOD,
+        now_ns=clock.now_ns, thread_cpu_ns=clock.now_ns, wait=lambda s: wait(s), offsets=offsets,
+    )  # fmt: skip
+
+    def wait(seconds: float) -> bool:
+        clock.now += min(round(seconds * 1e9), 50 * MS)
+        sampler.edge()
+        return clock.now > clock.end
+
+    report = sampler.run()
+    edges = [sample for sample in taken if sample.is_edge]
+    assert sum(edge.cpu_ns for edge in edges) <= (100 + 0.002 * 60_000 + 4) * MS
+    assert len(edges) == report.edges_taken == 57  # 0.1 s and 0.2 % of 60 s, at 4 ms each; and the last sample
+    assert report.edges_skipped > 1000
+    assert edges[-2].t_begin_ns > clock.end - 3000 * MS, "the share grows with time"
+
+
 def test_the_edge_before_the_end_is_still_sampled() -> None:
     samples: list[Sample] = []
     clock = Clock(until_ms=0)
