@@ -3,6 +3,7 @@
 #   make qualify   build the engine, get two models, run two bundled protocols, print the verdicts, audit the evidence
 #   make test      lint, types, native tests and all tests, against the installed wheel
 #   make nightly   the long ones: sanitizers, every fault at every step, fuzzing, and the slowed engine that must FAIL
+#   make threads   the server's tests under ThreadSanitizer, ggml included (part of make nightly)
 #   make bench     speed of the engine and of the harness's own parts
 #   make clients   real client programs against the bundled server
 #   make lint      ruff and mypy only
@@ -40,7 +41,7 @@ SOURCES := $(shell find $(HOUSES) -type f -not -path '*/__pycache__/*' -not -pat
 PACKAGE := pyproject.toml README.md LICENSE
 GGML := ggml-python==0.0.45
 
-.PHONY: qualify test lint native nightly bench clients clean
+.PHONY: qualify test lint native nightly threads bench clients clean
 
 qualify: $(STAMPS)/assay
 	@$(BIN)/assay model fetch smollm2
@@ -76,7 +77,7 @@ native: $(STAMPS)/test
 	$(BIN)/ctest --test-dir .cache/build --output-on-failure --no-tests=error; \
 	if [ -x .cache/build/tests/text_golden ]; then .cache/build/tests/text_golden tests/engine/golden; fi
 
-nightly: test $(STAMPS)/fuzz
+nightly: test threads $(STAMPS)/fuzz
 	ASSAY_TAMPER_CHANGES=10000 ASSAY_TEST_THOROUGH=1 $(BIN)/pytest tests/recorder/test_tamper.py tests/recorder/test_importing.py
 	$(BIN)/cmake -G Ninja -S engine -B .cache/sanitized -DCMAKE_BUILD_TYPE=Release -DASSAY_TESTS=ON \
 	    -DASSAY_SANITIZE=address,undefined -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python \
@@ -92,6 +93,23 @@ nightly: test $(STAMPS)/fuzz
 	ASSAY_FULL_SIMULATION=1 $(BIN)/pytest tests/protocols/test_simulate.py tests/test_verdict_docs.py
 	@code=0; $(BIN)/assay run served-slow-control || code=$$?; \
 	if [ $$code -ne 1 ]; then echo "nightly: the slowed engine must FAIL, but the exit code is $$code" >&2; exit 1; fi
+
+# ThreadSanitizer has to see every thread's locks: ggml is built with it too, and without OpenMP, whose barriers it
+# does not know.
+.cache/threads/ggml: | $(STAMPS)/venv
+	@echo "building $(GGML) with ThreadSanitizer"
+	@rm -rf .cache/threads && mkdir -p .cache/threads
+	@CMAKE_ARGS="-DGGML_OPENMP=OFF -DCMAKE_C_FLAGS=-fsanitize=thread -DCMAKE_CXX_FLAGS=-fsanitize=thread" \
+	    $(PIP) wheel --no-cache-dir --no-deps --wheel-dir .cache/threads $(GGML)
+	@$(PIP) install --no-deps --target .cache/threads .cache/threads/ggml_python-*.whl
+
+threads: $(STAMPS)/test .cache/threads/ggml
+	$(BIN)/cmake -G Ninja -S engine -B .cache/threads/build -DCMAKE_BUILD_TYPE=Release -DASSAY_SANITIZE=thread \
+	    -DASSAY_GGML_DIR=$(CURDIR)/.cache/threads/ggml -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	    -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
+	$(BIN)/cmake --build .cache/threads/build
+	ASSAY_ENGINE_DIR=$(CURDIR)/.cache/threads/build TSAN_OPTIONS=halt_on_error=1:exitcode=66 $(BIN)/pytest --timeout=1200 \
+	    $(wildcard tests/engine/test_server_*.py)
 
 bench: $(STAMPS)/bench
 	@$(BIN)/assay model fetch smollm2

@@ -40,8 +40,14 @@ def render_markdown(facts: Facts) -> str:
     return "\n".join(line for section in sections for line in section).rstrip("\n") + "\n"
 
 
+def _line(text: object) -> str:
+    """Return one line in which an engine's own words make no markup: no tag, link, image or emphasis, no row."""
+    line = " ".join(str(text).split())
+    return line.replace("<", "&lt;").replace("](", "]\\(").replace("*", "\\*")
+
+
 def _cell(text: object) -> str:
-    return " ".join(str(text).replace("|", "\\|").split())
+    return _line(text).replace("|", "\\|")
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
@@ -53,7 +59,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator
 
 
 def _list(lines: Iterable[str]) -> Iterator[str]:
-    items = [f"- {' '.join(line.split())}" for line in lines]
+    items = [f"- {_line(line)}" for line in lines]
     if items:
         yield from items
         yield ""
@@ -63,9 +69,9 @@ def _verdict(facts: Facts) -> Iterator[str]:
     status = facts.verdict.status if facts.is_recorded else "no verdict yet"
     yield f"# {status}: {facts.protocol.title}"
     yield ""
-    yield headline(facts)
+    yield _line(headline(facts))
     yield ""
-    yield " ".join(explanation(facts).split())
+    yield _line(explanation(facts))
     yield ""
     yield from _list(control_lines(facts))
     recorded = f"ledger entry {facts.verdict.entry_seq}" if facts.is_recorded else "not recorded"

@@ -41,6 +41,15 @@ def test_text_from_outside_cannot_break_a_table(passed: Facts) -> None:
     assert "| a \\| b \\| c |" in text
 
 
+def test_words_of_an_engine_make_no_markup(broken: Facts) -> None:
+    words = "the engine says: <script>x</script> ![PASS](http://localhost/p.png) **PASS**\n# PASS"
+    loads = tuple(replace(load, reason=words) for load in broken.loads)
+    text = render_markdown(replace(broken, loads=loads, interruptions=(words,)))
+    shown = "the engine says: &lt;script>x&lt;/script> ![PASS]\\(http://localhost/p.png) \\*\\*PASS\\*\\* # PASS"
+    assert f"- Interrupted: {shown}" in text
+    assert re.search(r"<\w|\]\(|\*\*PASS|^# PASS", text, re.MULTILINE) is None
+
+
 def test_every_table_row_has_as_many_cells_as_its_head(passed: Facts, control: Facts, broken: Facts) -> None:
     for facts in (passed, control, broken):
         width = 0
