@@ -1,4 +1,4 @@
-"""`assay controls list` and `assay controls run`."""
+"""`assay controls list`, `assay controls run` and `assay controls alarms`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import Final
 
 import click
 
+from harness.alarms import run_fault_free
 from harness.console import Console, table
 from harness.controls import run_controls
 from harness.exits import EXIT_OK
 from harness.options import Settings, command
+from protocols.alarms import count_alarms, fault_free
 from protocols.controls import Control, load_controls
 from protocols.errors import UsageError
 from protocols.findings import nearest
+from protocols.load import LIBRARY, load_protocol
+from reports.alarms import HEADS as ALARM_HEADS
+from reports.alarms import alarm_document, alarm_markdown, alarm_rows, alarm_summary
 from reports.detection import HEADS, detection_document, detection_markdown, detection_rows, summary
 
 EXIT_MISSED: Final = 1
@@ -59,6 +64,7 @@ def run(settings: Settings, *, names: tuple[str, ...], out: Path | None) -> int:
     Each control is a campaign of its own in the store, with a candidate that has one known fault. The protocols are run
     without a fault, too, and no gate may fire there.
     """
+    _check_folder(out)
     progress, outcomes = settings.console.progress(), []
     for outcome in run_controls(_chosen(names), settings.store, progress=progress):
         outcomes.append(outcome)
@@ -74,5 +80,43 @@ def run(settings: Settings, *, names: tuple[str, ...], out: Path | None) -> int:
     return EXIT_OK if all(one.caught for one in outcomes) else EXIT_MISSED
 
 
+@command("alarms", example="assay controls alarms release-quick --campaigns 50 --out alarms.md")
+@click.argument("protocol", metavar="PROTOCOL")
+@click.option("--campaigns", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many are run.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File that gets the table as Markdown.")
+def alarms(settings: Settings, *, protocol: str, campaigns: int, out: Path | None) -> int:
+    """Run a bundled protocol over two right builds, and count how often each gate fires: exit code 1 if too often.
+
+    An exact gate may never fire, one over rates in a tenth of the campaigns.
+    """
+    _check_folder(out)
+    path = LIBRARY / f"{protocol}.yaml"
+    if not path.is_file():
+        known = sorted(one.stem for one in LIBRARY.glob("*.yaml"))
+        hint = nearest(protocol, known)
+        raise UsageError(f"there is no bundled protocol {protocol}", hint=f"write {hint or ', '.join(known)}")
+    loaded = fault_free(load_protocol(path))
+    seen: list[tuple[tuple[str, str], ...]] = []
+    for one in run_fault_free(loaded, campaigns, settings.store, progress=settings.console.progress()):
+        seen.append(one)
+        found = count_alarms(loaded, seen)
+        settings.console.say(alarm_summary(found))
+        if out is not None:  # after each campaign: a long run that breaks off leaves what it found
+            out.write_text(alarm_markdown(found), encoding="utf-8")
+
+    def render(console: Console) -> None:
+        console.show(table(ALARM_HEADS, alarm_rows(found)))
+        console.show(alarm_summary(found))
+
+    settings.console.result(alarm_document(found), render)
+    return EXIT_MISSED if any(one.is_too_often for one in found) else EXIT_OK
+
+
+def _check_folder(out: Path | None) -> None:
+    if out is not None and not out.absolute().parent.is_dir():
+        raise UsageError(f"--out {out}: its folder is not there", hint=f"mkdir -p {out.parent}")
+
+
 controls.add_command(list_controls)
 controls.add_command(run)
+controls.add_command(alarms)
