@@ -33,8 +33,8 @@ class View:
     """The blocks that this view ends with, at a look; None for the whole schedule."""
     invalid_blocks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Blocks that a rule about the host takes out of the losses, each with why."""
-    unchecked: tuple[str, ...] = ()
-    """Readings of rules about the host that some load does not have."""
+    unchecked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Readings of rules about the host that some loads do not give, each with these loads."""
 
     @classmethod
     def of(cls, protocol: Protocol, measurements: CampaignMeasurements, *, blocks: int | None = None) -> View:

@@ -330,7 +330,7 @@ class Protocol(Part):
     """Time limits."""
     telemetry: Telemetry = Telemetry()
     """Sampling of the host."""
-    validity: Annotated[tuple[ValidityRule, ...], Field(strict=False, max_length=16)] = ()
+    validity: Annotated[tuple[ValidityRule, ...], Field(strict=False, max_length=32)] = ()
     """Rules about the host that make a block invalid, fixed before anything is measured."""
     diagnostics: Annotated[tuple[Diagnostic, ...], Field(strict=False, max_length=16)] = ()
     """Profilers that look at the engines after the last load."""

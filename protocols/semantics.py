@@ -26,6 +26,7 @@ from protocols.schema import (
     Protocol,
 )
 from protocols.stats import MIN_DF
+from protocols.validity_semantics import check_validity
 from protocols.yaml_tree import PathPart
 
 FITTED_PARAMETERS = 3
@@ -44,6 +45,7 @@ def check_protocol(protocol: Protocol) -> tuple[Finding, ...]:
     schedule_findings = list(_check_schedule(protocol))
     findings += schedule_findings
     findings += [*_check_workloads(protocol), *_check_limits(protocol), *check_gates(protocol), *check_checks(protocol)]
+    findings += check_validity(protocol)
     if not schedule_findings:
         findings += _check_claim(protocol)
     return tuple(findings)
