@@ -249,7 +249,9 @@ class Limits(Part):
     """Minutes for the whole campaign."""
     loads: int | None = Field(default=None, ge=1, le=10_000)
     """Most fresh loads that may be started, burn-in and repeated ones included; null means no limit."""
-    LATER: ClassVar[frozenset[str]] = frozenset({"loads"})
+    looks_min: int | None = Field(default=None, ge=1, le=10_080)
+    """Minutes in which a further look must end, at the pace so far, or it is not begun; null means no limit."""
+    LATER: ClassVar[frozenset[str]] = frozenset({"loads", "looks_min"})
 
 
 class Telemetry(Part):

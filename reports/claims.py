@@ -133,6 +133,8 @@ def next_step(gate: GateFact, facts: Facts) -> str:
         return f"Make the work equal first: {blockers}."
     if gate.status == "NOT_RUN":
         return f"Meet the need that it names: {gate.reason}"
+    if "next_look" in gate.inputs:
+        return _look_step(gate, facts)
     if gate.kind == "loss" and "loss_pct" in gate.inputs:
         return _blocks_step(gate, facts)
     if gate.kind == "check" and gate.status == "INCONCLUSIVE":
@@ -148,6 +150,19 @@ def _is_complete(facts: Facts) -> bool:
         return True
     done = {load.index for load in facts.loads if load.state == "COMPLETE"}
     return done == {load.index for load in facts.loads}
+
+
+def _look_step(gate: GateFact, facts: Facts) -> str:
+    """Say what goes on to the next look: its level was spent beforehand, so it costs loads and no error."""
+    blocks = int(gate.inputs["next_look"])
+    done = {load.index for load in facts.loads if load.state == "COMPLETE"}
+    missing = {load.index for load in facts.loads if (load.block or 0) <= blocks} - done
+    return f"Go on to the next look, after {blocks} blocks: `assay resume` runs the {len(missing)} loads that it needs."
+
+
+def _is_look_open(facts: Facts) -> bool:
+    """Whether the campaign ended before a look that could still decide."""
+    return any("next_look" in gate.inputs for gate in facts.gates)
 
 
 def _blocks_step(gate: GateFact, facts: Facts) -> str:
@@ -232,7 +247,7 @@ def not_measured(facts: Facts) -> tuple[str, ...]:
         names = ", ".join(not_run)
         lines.append(
             f"Loads that a decided look made needless: {names}."
-            if facts.is_recorded
+            if facts.is_recorded and not _is_look_open(facts)
             else f"Loads that were not run: {names}."
         )
     if any(provider.name == "gpu" and provider.state == "absent" for provider in facts.providers):

@@ -12,7 +12,7 @@ def test_a_bundled_protocol_is_simulated_as_it_stands(world: Any) -> None:
         "simulate", "served-pair", "--campaigns", "200", "--noise-pct", "4", "--host", "quiet", "--json"
     ).json()
     assert found["design"] == "served-pair, gate prefill-loss"
-    assert (found["blocks"], found["rule"]["margin"], found["burn_in"]) == (2, 0.1, True)
+    assert (found["blocks"], found["rule"]["margin"], found["burn_in"]) == (4, 0.1, True)
     none, margin, twice = found["cells"]
     assert (none["true_loss"], margin["true_loss"], twice["true_loss"]) == (0.0, 0.1, 0.2)
     assert none["passed"] > 170
