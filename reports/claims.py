@@ -12,6 +12,7 @@ from typing import Literal
 
 from protocols.checks.served_recall import ServedRecallCheck
 from protocols.next_step import MOST_BLOCKS, blocks_to_decide, blocks_to_pass
+from protocols.plan import POWER, Noise, minimal_detectable_loss
 from protocols.schema import LossGate, Protocol
 from reports import style
 from reports.facts import Facts, GateFact, LoadFact
@@ -79,10 +80,32 @@ def _claims(gate: GateFact, facts: Facts) -> Iterator[Claim]:
         yield Claim(
             kind="may_not_say",
             gate=gate.id,
-            text=f"That the candidate's {metric} is as good as the baseline's: gate {gate.id} is {gate.status}.",
+            text=f"That the candidate's {metric} is as good as the baseline's: gate {gate.id} is {gate.status}."
+            f"{_why_open(gate)}",
         )
     if gate.status not in {"PASS", "FAIL"}:
         yield Claim(kind="next", gate=gate.id, text=next_step(gate, facts))
+
+
+def _why_open(gate: GateFact) -> str:
+    """Say whether noise or the candidate itself keeps a loss from being decided; empty where it is something else."""
+    inputs = gate.inputs
+    error, noise = _real(inputs.get("standard_error_pct")), _real(inputs.get("sigma_pct"))
+    if gate.status != "INCONCLUSIVE" or gate.margin is None or error is None or not inputs["residual_df"]:
+        return ""
+    smallest = minimal_detectable_loss(
+        1.0, inputs["residual_df"], Noise(sigma=error / 100), alpha=float(inputs["alpha"])
+    )
+    loads = inputs["n_baseline"] + inputs["n_candidate"]
+    if smallest is not None and 100 * smallest >= float(gate.margin):
+        return (
+            f" Loads of one engine vary by {style.percent(noise)} here: {loads} of them rule out a loss of "
+            f"{style.percent(100 * smallest)} for an equal candidate (chance {POWER:g}); the margin is {gate.margin} %."
+        )
+    return (
+        f" The loads are steady enough for a margin of {gate.margin} %; the candidate itself lies too close to it for "
+        f"{loads} of them."
+    )
 
 
 def _loss_gate(protocol: Protocol, gate_id: str) -> LossGate:
@@ -193,12 +216,21 @@ def blocks_sentence(sigma: float, loss: float, margin: float, alpha: float) -> s
     if decides is None:
         return None
     sentence = (
-        f"{decides.blocks} blocks of four loads decide with a chance of {style.chance(decides.chance)} if the noise "
-        f"stays at {style.percent(100 * sigma)} a load and the loss at {style.percent(100 * loss, signed=True)}"
+        f"{decides.blocks} blocks of four loads decide with a chance of {style.chance(decides.chance)} if loads go on "
+        f"to vary by {style.percent(100 * sigma)} and the candidate stays {_pace_words(loss)}"
     )
     if passes is None or passes.blocks == decides.blocks:
         return sentence
-    return f"{sentence}; {passes.blocks} pass with a chance of {style.chance(passes.chance)} if there is no loss at all"
+    return (
+        f"{sentence}; {passes.blocks} pass it with a chance of {style.chance(passes.chance)} if it loses nothing at all"
+    )
+
+
+def _pace_words(loss: float) -> str:
+    pace = style.percent(100 * abs(loss))
+    if pace == style.percent(0.0):
+        return "as fast as it looks"
+    return f"{pace} {'slower' if loss > 0 else 'faster'}"
 
 
 def control_lines(facts: Facts) -> tuple[str, ...]:

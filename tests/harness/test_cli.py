@@ -240,6 +240,14 @@ def test_a_plan_says_what_the_design_can_decide(finished: Any) -> None:
     assert seen["can_qualify"] is False
 
 
+def test_what_a_person_reads_of_a_plan(world: Any, golden: Any) -> None:
+    for name, arguments in (
+        ("plan-served-pair.txt", ("served-pair",)),
+        ("plan-served-strict.txt", ("served-strict", "--noise-pct", "2")),
+    ):
+        golden(name, world.run("plan", *arguments, "--store", world.store).out.encode())
+
+
 def test_a_dry_run_records_and_starts_nothing(world: Any) -> None:
     ended = world.run("run", world.protocol(), "--store", world.store, "--dry-run", "--json")
     value = ended.json()

@@ -28,6 +28,11 @@ def test_looks_end_campaigns_early(world: Any) -> None:
     assert cells[1]["loads"] > 14
 
 
+def test_what_a_person_reads_of_a_simulation(world: Any, golden: Any) -> None:
+    arguments = ("--campaigns", "1000", "--host", "noisy", "--host", "drift of 2 %")
+    golden("simulate.txt", world.run("simulate", *arguments).out.encode())
+
+
 def test_a_person_reads_what_may_go_wrong_and_what_would_help(world: Any) -> None:
     out = world.run("simulate", "--campaigns", "200", "--host", "step of 3 %").out
     assert "A loss of exactly the margin passes, and fails, with a chance of at most" in out
