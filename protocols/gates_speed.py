@@ -148,7 +148,12 @@ def _limits_of(view: View, fit: LossFit) -> list[str]:
         limits.append("the protocol claims only a screen")
     if not fit.can_qualify:
         loads = fit.baseline_loads + fit.candidate_loads
-        limits.append(f"{loads} loads without calibrated noise of this host carry no more")
+        is_pair = fit.sigma_source == "calibrated"
+        limits.append(
+            f"{loads} loads cannot tell a drift of the host from a change"
+            if is_pair
+            else f"{loads} loads without calibrated noise of this host carry no more"
+        )
     return limits
 
 

@@ -26,7 +26,7 @@ from protocols.schema import (
     OpenAIEngine,
     Protocol,
 )
-from protocols.stats import MIN_DF
+from protocols.stats import LEAST_LOADS, MIN_DF
 from protocols.validity_semantics import check_validity
 from protocols.yaml_tree import PathPart
 
@@ -174,6 +174,9 @@ def _check_claim(protocol: Protocol) -> Iterator[Finding]:
         )
         hint = "use two blocks or more, or write sigma: calibrated, or claim: screen"
         yield Finding(path=("claim",), message=message, hint=hint)
+    if protocol.sigma == "calibrated" and loads < LEAST_LOADS:
+        message = f"found non_inferiority with {loads} measured loads, in which a drift of the host looks like a loss"
+        yield Finding(path=("claim",), message=message, hint="use a block of four loads, or write claim: screen")
     if protocol.sigma == "calibrated" and df >= MIN_DF:
         message = f"found calibrated noise with {loads} measured loads, which show their own noise"
         yield Finding(path=("sigma",), message=message, hint="write sigma: loads")

@@ -62,6 +62,8 @@ def _found(judgement: LooseJudgement, rule: LossRule) -> str:
         return f"the last block is not finished ({labels}), and half a block shows drift as a loss"
     loads = len(judgement.loads)
     limits = [] if judgement.fit.can_qualify else [f"{loads} loads without known noise of this host carry no more"]
+    if limits and judgement.fit.sigma_source == "calibrated":
+        limits = [f"{loads} loads cannot tell a drift of the host from a change"]
     return decision_sentence(
         "rate",
         judgement.fit,

@@ -86,7 +86,9 @@ def test_the_stated_chances_are_those_of_the_real_decision(
     noise = Noise(sigma=sigma, df=calibration)
     df = max(len(arms) - (3 if len(arms) > 2 else 2), 0)
     factor = math.sqrt(4 / len(arms))
-    stated = chances_at(100 * loss, factor, df, noise, margin=margin, can_qualify=df >= 3 or calibration is not None)
+    tells_drift = len(arms) > 2
+    able = tells_drift and (df >= 3 or calibration is not None)
+    stated = chances_at(100 * loss, factor, df, noise, margin=margin, can_qualify=able, has_drift=tells_drift)
 
     def decide(source: random.Random) -> str:
         seen = [
