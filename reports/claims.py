@@ -14,6 +14,7 @@ from protocols.checks.served_recall import ServedRecallCheck
 from protocols.next_step import MOST_BLOCKS, blocks_to_decide, blocks_to_pass
 from protocols.plan import POWER, Noise, minimal_detectable_loss
 from protocols.schema import LossGate, Protocol
+from protocols.validity import READING_WORDS
 from reports import style
 from reports.facts import Facts, GateFact, LoadFact
 
@@ -322,6 +323,7 @@ def limits_of(facts: Facts) -> tuple[str, ...]:
     ]
     if uncovered:
         lines.append(f"Telemetry does not cover all requests of {', '.join(uncovered)}.")
+    lines += _validity_limits(facts)
     disagree = sorted({load.label for load in facts.loads for one in load.workloads if one.timings_disagree})
     if disagree:
         labels = ", ".join(disagree)
@@ -330,3 +332,23 @@ def limits_of(facts: Facts) -> tuple[str, ...]:
         times = "once" if len(facts.interruptions) == 1 else f"{style.count(len(facts.interruptions))} times"
         lines.append(f"The campaign was interrupted {times}: the loads before and after ran at different times.")
     return tuple(lines)
+
+
+def _validity_limits(facts: Facts) -> list[str]:
+    """Say which blocks rules about the host left out, what all would give, and which rules nobody could check."""
+    lines: list[str] = []
+    unchecked: dict[str, list[str]] = {}
+    for gate in facts.gates:
+        left_out = [str(one["block"]) for one in gate.inputs.get("invalid_blocks", [])]
+        if left_out:
+            blocks = f"block {left_out[0]}" if len(left_out) == 1 else f"blocks {', '.join(left_out)}"
+            whole = gate.inputs["all_blocks"]["decision"]
+            lines.append(
+                f"Gate {gate.id} leaves out {blocks} by a rule about the host; with every block it is {whole}."
+            )
+        unchecked |= gate.inputs.get("unchecked_loads", {})
+    measured = {load.label for load in facts.loads if not load.is_burn_in and load.state == "COMPLETE"}
+    for reading, labels in unchecked.items():
+        where = "any load" if measured <= set(labels) else ", ".join(labels)
+        lines.append(f"The rule about {READING_WORDS[reading]} could not be checked in {where}.")
+    return lines

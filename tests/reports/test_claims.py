@@ -161,3 +161,19 @@ def test_what_was_not_measured_names_gates_loads_sensors_and_scope(
 def test_limits_name_warnings_and_interruptions(passed: Facts, broken: Facts) -> None:
     assert "Host: other work runs (found 1.40, expected below 1)." in limits_of(passed)
     assert any("interrupted once" in line for line in limits_of(broken))
+
+
+def test_a_pass_without_a_block_and_a_rule_that_nobody_checked_stand_among_the_limits(
+    passed: Facts, with_gate: Change, loss_inputs: Any
+) -> None:
+    labels = [load.label for load in passed.loads if not load.is_burn_in]
+    inputs = loss_inputs("generation_rate", 0.5, -1.0, 2.0) | {
+        "invalid_blocks": [{"block": 2, "broken": ["C3 had 1 times that the GPU's clock was throttled"]}],
+        "all_blocks": {"decision": "INCONCLUSIVE"},
+        "unchecked_loads": {"foreign_gpu_processes": labels, "swap_in_pages": ["C1"]},
+    }
+    lines = limits_of(with_gate(passed, "generation-loss", inputs=inputs))
+    left_out = "Gate generation-loss leaves out block 2 by a rule about the host; with every block it is INCONCLUSIVE."
+    assert left_out in lines
+    assert "The rule about processes of others on the GPU at once could not be checked in any load." in lines
+    assert "The rule about pages swapped in could not be checked in C1." in lines
