@@ -65,7 +65,7 @@ def show_calibrations(console: Console, rows: list[dict[str, Any]]) -> None:
             ],
         ),
         "",
-        "`assay plan PROTOCOL` uses what holds; `sigma: calibrated` lets two to four loads decide with it",
+        "`assay plan PROTOCOL` uses what holds; `sigma: calibrated` lets three or four loads decide with it",
     )
 
 

@@ -162,7 +162,8 @@ def calibration_protocol(loaded: LoadedProtocol, *, loads: int, is_relinked: boo
     }
     value["arms"]["candidate"] = candidate
     value["limits"] = {**value["limits"], "campaign_min": min(minutes, _MOST_MINUTES)}
-    value["limits"].pop("loads", None)
+    for budget in ("loads", "looks_min"):
+        value["limits"].pop(budget, None)
     return parse_protocol((json.dumps(value, indent=1) + "\n").encode(), loaded.path)
 
 

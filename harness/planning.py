@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from rich.table import Table
 
 from engine.cache import cache_folder
 from harness.calibrations import calibration_id, calibrations_in, find, with_calibrations
@@ -20,6 +23,7 @@ from protocols.next_step import blocks_to_pass
 from protocols.plan import POWER, TRUE_LOSSES_PCT, Noise, Plan, plan_protocol
 from protocols.schedule import LOADS_PER_BLOCK
 from protocols.schema import LossGate, Protocol
+from protocols.validity import READING_WORDS
 from recorder.ledger import Entry
 from recorder.store import LEDGER, Store
 from reports import style
@@ -97,6 +101,8 @@ def make_plan(path: Path, store_root: Path, *, noise_pct: float | None, power: f
         "power": power,
         "cheapest": cheapest,
         "refused": _refusal(protocol, plan, noises),
+        "looks_min": protocol.limits.looks_min,
+        "rules": [f"{rule.most} {READING_WORDS[rule.reading]}" for rule in protocol.validity],
         "warnings": [problem.line() for problem in loaded.warnings],
     }
 
@@ -201,37 +207,60 @@ def show_plan(console: Console, plan: dict[str, Any]) -> None:
     """Print a plan for a person."""
     known = plan["estimated_s"]
     time = f"about {_duration(known)}, from earlier loads in this store" if known else "unknown before its first load"
+    if known and plan["looks"]:
+        time += " (all looks)"
     qualify = "can qualify a candidate" if plan["can_qualify"] else "can reject a candidate, and never qualify one"
     looks = f"judged after {', '.join(map(str, plan['looks']))} blocks" if plan["looks"] else "judged once, at the end"
+    if plan["looks_min"] is not None:
+        looks += f"; a further look begins only if it ends within {plan['looks_min']} min"
     console.show(
         f"{plan['protocol']}: {plan['title']}",
         f"loads:    {' '.join(plan['labels'])} ({plan['measured_loads']} measured, {plan['requests']} requests)",
         f"time:     {time}; at most {plan['budget_min']} min",
         f"design:   {qualify}; {looks}",
+        *(f"left out: blocks with a load of more than {rule}" for rule in plan["rules"]),
     )
-    for gate in plan["gates"]:
-        smallest = gate["minimal_detectable_loss_pct"]
-        noise = plan["noise"][gate["gate"]]
-        console.show(
-            "",
-            f"gate {gate['gate']}, margin {style.percent(gate['margin_pct'])}; "
-            f"noise {style.percent(gate['noise_pct'])} a load ({noise['source']}); "
-            f"smallest loss that it resolves (chance 0.8): {style.percent(smallest)}",
-            *(f"  the calibration here does not hold: {reason}" for reason in noise["misfits"][:3]),
-            table(
-                ("true loss", "PASS", "FAIL", "SCREEN_ONLY", "INCONCLUSIVE"),
-                [
-                    (
-                        style.percent(one["true_loss_pct"]),
-                        *(style.chance(one[f"p_{name}"]) for name in ("pass", "fail", "screen_only", "inconclusive")),
-                    )
-                    for one in gate["chances"]
-                ],
-            ),
-        )
-        if plan["looks"]:
-            console.show(f"without a loss it ends after {gate['expected_loads']:.1f} measured loads on average")
+    for gates in _alike(plan):
+        console.show("", *_gate_lines(plan, gates))
     console.show("", *_advice(plan), *(f"warning: {line}" for line in plan["warnings"]))
+
+
+def _alike(plan: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """Return the gates in groups that differ by their names only."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for gate in plan["gates"]:
+        same = {key: value for key, value in gate.items() if key != "gate"}
+        groups.setdefault(json.dumps([same, plan["noise"][gate["gate"]]], sort_keys=True), []).append(gate)
+    return list(groups.values())
+
+
+def _gate_lines(plan: dict[str, Any], gates: list[dict[str, Any]]) -> Iterator[str | Table]:
+    gate, noise = gates[0], plan["noise"][gates[0]["gate"]]
+    names = " and ".join(one["gate"] for one in gates)
+    yield (
+        f"{'gate' if len(gates) == 1 else 'gates'} {names}, margin {style.percent(gate['margin_pct'])}; "
+        f"noise {style.percent(gate['noise_pct'])} a load ({noise['source']})"
+    )
+    yield from (f"  the calibration here does not hold: {reason}" for reason in noise["misfits"][:3])
+    smallest = gate["minimal_detectable_loss_pct"]
+    if smallest is not None:
+        yield (
+            f"smallest margin that these {plan['measured_loads']} loads can hold an equal candidate to "
+            f"(chance {POWER:g}): {style.percent(smallest)}"
+        )
+    yield table(
+        ("if the true loss is", "PASS", "FAIL", "SCREEN_ONLY", "INCONCLUSIVE"),
+        [
+            (
+                style.percent(one["true_loss_pct"]),
+                *(style.chance(one[f"p_{name}"]) for name in ("pass", "fail", "screen_only", "inconclusive")),
+            )
+            for one in gate["chances"]
+        ],
+    )
+    if plan["looks"]:
+        first = LOADS_PER_BLOCK * plan["looks"][0]
+        yield f"without a loss it ends after {gate['expected_loads']:.1f} measured loads on average, {first} at least"
 
 
 def _advice(plan: dict[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ import json
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from harness.exits import EXIT_EXECUTION, EXIT_INTERRUPTED
 from harness.host_guard import HostGuard, hold_host
 from harness.judging import record_judgement, record_report, wanted_blocks
 from harness.load import INTERRUPTED, MAPPED_AT_START, LoadContext, run_load
+from harness.looks_budget import LooksBudget
 from harness.preflight import Need, check_disk, disk_need_bytes, inspect_host, refuse_or_warn
 from harness.preparation import Prepared, lock_differences, prepare
 from harness.profilers.diagnostics import RECEIPT, run_diagnostics
@@ -256,18 +258,25 @@ class _Campaign:
         self._progress.begin(campaign_id=self._recorder.campaign_id, n_positions=len(positions), n_done=len(done))
         self._run_checks()
         looks = look_blocks(self._prepared.protocol.schedule)
+        budget = LooksBudget(limits=self._prepared.protocol.limits)
         wanted: int | None = 0
         for position in positions:
             if position.index in done:
                 continue
             if looks and wanted is not None and (position.block or 0) > wanted:
                 wanted = wanted_blocks(self._store, self._recorder.campaign_id, self._prepared.protocol)
+                if wanted is not None and wanted > looks[0]:
+                    places = (place for place in positions if place.index >= position.index and place.index not in done)
+                    no_time = budget.refusal(sum((place.block or 0) <= wanted for place in places))
+                    if no_time is not None:
+                        self._progress.say(f"not decided yet, and {no_time}")
+                        return None
             if wanted is None:
                 self._progress.say("decided at a look: the blocks that are left are not needed")
                 return None
             reason = self._refusal(context)
             if reason is None:
-                reason = self._run_one(context, position)
+                reason = budget.timed(partial(self._run_one, context, position))
             if reason is not None:
                 return reason
         return None

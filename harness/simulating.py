@@ -157,6 +157,7 @@ def _words(question: Question, cells: Sequence[tuple[str, tuple[Characteristics,
     else:
         held = f"MORE than the promised {alpha:g}: do not trust it there"
     lines = [
+        "Shares of campaigns that ended so; loss found: even the lower bound of the loss is above zero.",
         f"A loss of exactly the margin passes, and fails, with a chance of at most {worst:.3f} (95 % limit), {held}.",
         f"Without any loss it passes with a chance of {power:.2f} or more; least on the host '{weakest[0]}'.",
     ]

@@ -15,6 +15,8 @@ from protocols.stats import Calibration, Decision, LossFit, Observation, decide_
 
 Stopping = Literal["spent", "anytime"]
 DECIDED = frozenset({"PASS", "FAIL"})
+LEAST_BLOCKS = 2
+"""Fewest blocks at a look that can decide."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ def judge_loss(
 ) -> LossJudgement:
     """Judge the loads of one campaign by a rule; with looks, the first that decides counts and later loads do not.
 
-    ValueError as in `fit_loss`.
+    ValueError as in `fit_loss`, and where no look sees a load.
     """
     if not rule.looks:
         fit = fit_loss(observations, alpha=rule.alpha, calibration=calibration)
@@ -59,11 +61,17 @@ def judge_loss(
     results: list[LookResult] = []
     for look in rule.looks:
         seen = [one for one in observations if one.block is not None and one.block <= look.blocks]
+        if not seen:
+            continue  # every block so far was left out
         fit = fit_loss(seen, alpha=look.level)
         if rule.stopping == "anytime":
             fit = anytime_fit(fit, seen)
-        decision = decide_loss(fit, rule.margin, equivalence=rule.equivalence)
+        # The levels were spent over looks of two blocks or more: a look at fewer, where others were left out, is none.
+        is_enough = len({one.block for one in seen}) >= LEAST_BLOCKS
+        decision = decide_loss(fit, rule.margin, equivalence=rule.equivalence) if is_enough else "INCONCLUSIVE"
         results.append(LookResult(look=look, fit=fit, decision=decision))
         if decision in DECIDED:
             break
+    if not results:
+        raise ValueError("no look sees a load")
     return LossJudgement(fit=results[-1].fit, decision=results[-1].decision, looks=tuple(results))

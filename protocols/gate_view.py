@@ -27,14 +27,16 @@ class View:
     """The COMPLETE load of each position that has exactly one."""
     missing_loads: tuple[str, ...]
     """A phrase for each position without a COMPLETE load, and for each load outside the schedule."""
+    is_cut_short: bool
+    """Whether loads are missing only because they were not run, or were broken off."""
     invalid_loads: tuple[str, ...]
     """Labels of positions whose load did not run what was locked, and was not done again."""
     blocks: int | None = None
     """The blocks that this view ends with, at a look; None for the whole schedule."""
     invalid_blocks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Blocks that a rule about the host takes out of the losses, each with why."""
-    unchecked: tuple[str, ...] = ()
-    """Readings of rules about the host that some load does not have."""
+    unchecked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Readings of rules about the host that some loads do not give, each with these loads."""
 
     @classmethod
     def of(cls, protocol: Protocol, measurements: CampaignMeasurements, *, blocks: int | None = None) -> View:
@@ -45,6 +47,7 @@ class View:
         complete: dict[int, LoadMeasurement] = {}
         missing: list[str] = []
         invalid: list[str] = []
+        cut_short = 0
         for position in positions:
             tries = [load for load in measurements.loads if _is_at(load, position)]
             done = [load for load in tries if load.state == "COMPLETE"]
@@ -52,6 +55,7 @@ class View:
                 complete[position.index] = done[0]
                 continue
             missing.append(_missing_phrase(position, tries, len(done)))
+            cut_short += not done and all(load.state in {None, "PARTIAL"} for load in tries)
             if not done and tries and tries[-1].state == "INVALID":
                 invalid.append(position.label)
         for load in measurements.loads:
@@ -67,6 +71,7 @@ class View:
             positions=positions,
             loads=complete,
             missing_loads=tuple(missing),
+            is_cut_short=bool(missing) and cut_short == len(missing),
             invalid_loads=tuple(invalid),
             blocks=blocks,
             invalid_blocks=invalid_blocks(measured, protocol.validity),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 
 from protocols.canonical import decimal_text
@@ -65,16 +65,12 @@ def look_sentence(judgement: LossJudgement, planned: int) -> str:
     return f"Not decided {place} ({level})."
 
 
-def invalid_sentence(blocks: Mapping[int, Sequence[str]], whole: LossJudgement | None = None) -> str:
-    """Return which blocks a rule about the host took out, and what all blocks together would have said."""
-    named = ", ".join(f"block {block} ({'; '.join(reasons)})" for block, reasons in blocks.items())
-    sentence = f"Left out by rules fixed beforehand: {named}."
-    if whole is None:
-        return sentence
+def whole_sentence(whole: LossJudgement) -> str:
+    """Return what all blocks together would have said, those included that a rule about the host took out."""
     bounds = ""
     if whole.fit.loss_low is not None and whole.fit.loss_high is not None:
         bounds = f", bounds {_percent(whole.fit.loss_low)} % to {_percent(whole.fit.loss_high)} %"
-    return f"{sentence} With every block the loss would be {_percent(whole.fit.loss)} %{bounds}: {whole.decision}."
+    return f"With every block the loss would be {_percent(whole.fit.loss)} %{bounds}: {whole.decision}."
 
 
 def _undecided(fit: LossFit, sure: str, margin: str) -> str:
@@ -110,7 +106,8 @@ def _change_words(loss: float) -> str:
 
 
 def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.2f}"
+    text = f"{100 * fraction:.2f}"
+    return text.removeprefix("-") if text == "-0.00" else text
 
 
 def _confidence(alpha: float) -> str:

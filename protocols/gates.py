@@ -6,6 +6,7 @@ Equal work comes first: a speed gate names in `after` the gates that must PASS b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from protocols.errors import ProtocolError
 from protocols.gate_schema import (
@@ -34,7 +35,7 @@ from protocols.gates_screen import evaluate_mirror_gap, evaluate_screen_loss
 from protocols.gates_speed import evaluate_loss
 from protocols.looks import Look, look_blocks, looks_of
 from protocols.measurements import CampaignMeasurements
-from protocols.results import GateResult, GateStatus
+from protocols.results import GateResult, GateStatus, some_of
 from protocols.schema import Protocol
 from protocols.stats import Calibration
 
@@ -57,16 +58,29 @@ def evaluate_gates(
     """Evaluate every gate of the protocol and return the results in the protocol's order.
 
     `calibrations` and `levels` are those of the lock; without calibrations, designs of few loads are screens. With
-    looks, the gates are evaluated as at the first look that ended the campaign, whatever was measured after it.
+    looks, the gates are evaluated as at the first look that ended the campaign, whatever was measured after it; one
+    that was cut short after a look is as undecided as that look left it.
     ProtocolError where gates wait for each other or for a gate that does not exist: a loaded protocol has neither.
     """
-    looks = look_blocks(protocol.schedule)
-    for blocks in looks[:-1]:
+    before: tuple[GateResult, ...] = ()
+    ends: tuple[int | None, ...] = (*look_blocks(protocol.schedule)[:-1], None)
+    for blocks in ends:
         view = View.of(protocol, measurements, blocks=blocks)
-        results = _evaluate_view(view, calibrations or {}, levels or {})
-        if view.missing_loads or not _wants_more(results):
-            return results
-    return _evaluate_view(View.of(protocol, measurements), calibrations or {}, levels or {})
+        if before and view.is_cut_short:
+            return tuple(_not_reached(result, view) for result in before)
+        before = _evaluate_view(view, calibrations or {}, levels or {})
+        if view.missing_loads or not _wants_more(before):
+            break
+    return before
+
+
+def _not_reached(result: GateResult, view: View) -> GateResult:
+    """Say of a loss that is still open that the next look was not reached."""
+    if result.kind != "loss" or result.status != "INCONCLUSIVE":
+        return result
+    blocks = view.planned_blocks() if view.blocks is None else view.blocks
+    reason = f"{result.reason} The next look, after {blocks} blocks, was not reached: {some_of(view.missing_loads)}."
+    return replace(result, reason=reason, inputs={**result.inputs, "next_look": blocks})
 
 
 def blocks_wanted(

@@ -9,8 +9,9 @@ from protocols.canonical import JsonValue, decimal_text, real_text
 from protocols.decision import LossJudgement, LossRule, judge_loss
 from protocols.gate_rates import METRIC_WORDS, Rates, rates_of, speed_result
 from protocols.gate_schema import LossGate
+from protocols.gate_validity import left_out_sentence, unchecked_sentence, validity_payload
 from protocols.gate_view import View
-from protocols.gate_words import decision_sentence, invalid_sentence, look_sentence
+from protocols.gate_words import decision_sentence, look_sentence, whole_sentence
 from protocols.looks import Look
 from protocols.measurements import ARMS
 from protocols.metrics import rate_per_s
@@ -45,10 +46,13 @@ def evaluate_loss(
         return speed_result(gate, "NOT_RUN", f"No loss is computed: {rates}.", {}, margin=margin)
     rule = _rule(gate, view, looks)
     kept = rates.without(view.invalid_blocks)
-    if not kept.loads:
-        reason = f"No loss is computed: {invalid_sentence(view.invalid_blocks)}"
-        return speed_result(gate, "INCONCLUSIVE", reason, _validity_payload(view), margin=margin)
-    return _judged(gate, view, rates, kept, judge_loss(_observations(kept), rule, calibration=calibration), rule)
+    whole = judge_loss(_observations(rates), rule, calibration=calibration) if view.invalid_blocks else None
+    if whole is not None and not kept.loads:
+        reason = f"No loss is computed. {_left_out(view, whole)}{unchecked_sentence(view)}"
+        inputs = {**validity_payload(view), "all_blocks": _whole_payload(whole)}
+        return speed_result(gate, "INCONCLUSIVE", reason, inputs, margin=margin)
+    judgement = judge_loss(_observations(kept), rule, calibration=calibration)
+    return _judged(gate, view, kept, judgement, rule, whole)
 
 
 def _rule(gate: LossGate, view: View, looks: Sequence[Look]) -> LossRule:
@@ -63,7 +67,7 @@ def _rule(gate: LossGate, view: View, looks: Sequence[Look]) -> LossRule:
 
 
 def _judged(
-    gate: LossGate, view: View, rates: Rates, kept: Rates, judgement: LossJudgement, rule: LossRule
+    gate: LossGate, view: View, kept: Rates, judgement: LossJudgement, rule: LossRule, whole: LossJudgement | None
 ) -> GateResult:
     fit = judgement.fit
     decision: GateStatus = judgement.decision
@@ -93,14 +97,11 @@ def _judged(
     if rule.looks:
         inputs["looks"] = [_look_payload(one.look, one.fit, one.decision) for one in judgement.looks]
         reason += f" {look_sentence(judgement, view.planned_blocks())}"
-    if view.protocol.validity:
-        inputs |= _validity_payload(view)
-        if view.unchecked:
-            reason += f" Rules about the host that could not be checked here: {some_of(view.unchecked)}."
-    if view.invalid_blocks:
-        whole = judge_loss(_observations(rates), rule)
-        inputs["all_blocks"] = {**fit_payload(whole.fit), "decision": whole.decision}
-        reason += f" {invalid_sentence(view.invalid_blocks, whole)}"
+    inputs |= validity_payload(view)
+    reason += unchecked_sentence(view)
+    if whole is not None:
+        inputs["all_blocks"] = _whole_payload(whole)
+        reason += f" {_left_out(view, whole)}"
     if kept.clock == "server" and inputs["timing_disagreements"]:
         reason += " The engine's own times and the client's disagree in some loads; see the inputs."
     return speed_result(gate, decision, reason, inputs, margin=decimal_text(gate.margin_pct))
@@ -117,11 +118,12 @@ def _look_payload(look: Look, fit: LossFit, decision: str) -> dict[str, JsonValu
     }
 
 
-def _validity_payload(view: View) -> dict[str, JsonValue]:
-    return {
-        "invalid_blocks": [{"block": block, "broken": list(reasons)} for block, reasons in view.invalid_blocks.items()],
-        "unchecked_readings": list(view.unchecked),
-    }
+def _whole_payload(whole: LossJudgement) -> dict[str, JsonValue]:
+    return {**fit_payload(whole.fit), "decision": whole.decision}
+
+
+def _left_out(view: View, whole: LossJudgement) -> str:
+    return f"{left_out_sentence(view.invalid_blocks)} {whole_sentence(whole)}"
 
 
 def _observations(rates: Rates, *, client: bool = False) -> list[Observation]:
@@ -146,7 +148,12 @@ def _limits_of(view: View, fit: LossFit) -> list[str]:
         limits.append("the protocol claims only a screen")
     if not fit.can_qualify:
         loads = fit.baseline_loads + fit.candidate_loads
-        limits.append(f"{loads} loads without calibrated noise of this host carry no more")
+        is_pair = fit.sigma_source == "calibrated"
+        limits.append(
+            f"{loads} loads cannot tell a drift of the host from a change"
+            if is_pair
+            else f"{loads} loads without calibrated noise of this host carry no more"
+        )
     return limits
 
 

@@ -69,6 +69,8 @@ class LoadMeasurement:
     requests: tuple[RequestMeasurement, ...] = ()
     host: Mapping[str, int] | None = None
     """Counts of the host over the load's time, by the names of `vocabulary.HostReading`; None without telemetry."""
+    host_partial: frozenset[str] = frozenset()
+    """Counts of `host` that are known for a part of that time only: they are at least what they say."""
 
 
 class Block(NamedTuple):

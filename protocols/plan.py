@@ -18,7 +18,7 @@ from protocols.look_chances import look_chances
 from protocols.looks import look_blocks, looks_of
 from protocols.schedule import expand_schedule
 from protocols.schema import BlocksSchedule, Protocol
-from protocols.stats import CALIBRATION_ALPHA, MIN_DF, design_factor, f_quantile, t_quantile
+from protocols.stats import CALIBRATION_ALPHA, LEAST_LOADS, MIN_DF, design_factor, f_quantile, t_quantile
 
 POWER = 0.8
 """Chance with which the smallest resolvable loss is meant."""
@@ -129,7 +129,7 @@ def _plan_gate(
     true_losses_pct: Sequence[float],
 ) -> GatePlan:
     residual_df = _residual_df(loads)
-    is_able = may_claim and _qualifies(residual_df, noise)
+    is_able = may_claim and loads >= LEAST_LOADS and _qualifies(residual_df, noise)
     margin, alpha = float(gate.margin_pct / 100), float(gate.alpha)
     smallest = minimal_detectable_loss(factor, residual_df, noise, alpha=alpha)
     looks, expected_loads = looks_of(protocol.schedule, alpha), float(loads)
@@ -146,7 +146,16 @@ def _plan_gate(
         ]
     else:
         chances = [
-            chances_at(loss, factor, residual_df, noise, alpha=alpha, margin=margin, can_qualify=is_able)
+            chances_at(
+                loss,
+                factor,
+                residual_df,
+                noise,
+                alpha=alpha,
+                margin=margin,
+                can_qualify=is_able,
+                has_drift=loads >= LEAST_LOADS,
+            )
             for loss in true_losses_pct
         ]
     return GatePlan(
@@ -210,8 +219,12 @@ def chances_at(
     alpha: float = 0.05,
     margin: float,
     can_qualify: bool = True,
+    has_drift: bool = True,
 ) -> Chances:
-    """Return the chances of each result where the true loss is `true_loss_pct` percent and the margin is a fraction."""
+    """Return the chances of each result where the true loss is `true_loss_pct` percent and the margin is a fraction.
+
+    Without `has_drift` there are two loads, which can reject at most.
+    """
     shift = (math.log1p(-true_loss_pct / 100) - math.log1p(-margin)) / (max(noise.sigma, LEAST_NOISE) * factor)
     if residual_df < MIN_DF and noise.df is not None:
         under, over = _calibrated_chances(shift, residual_df, noise.df, alpha)
@@ -221,7 +234,7 @@ def chances_at(
         over = float(special.nctdtr(residual_df, shift, -quantile))
     else:
         under, over = 0.0, 0.0
-    if residual_df < MIN_DF and noise.df is None:
+    if residual_df < MIN_DF and (noise.df is None or not has_drift):
         under = float(special.ndtr(shift))  # a screen looks at the estimate alone
     return _chances(true_loss_pct, under, over, can_qualify=can_qualify)
 

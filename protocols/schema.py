@@ -249,7 +249,9 @@ class Limits(Part):
     """Minutes for the whole campaign."""
     loads: int | None = Field(default=None, ge=1, le=10_000)
     """Most fresh loads that may be started, burn-in and repeated ones included; null means no limit."""
-    LATER: ClassVar[frozenset[str]] = frozenset({"loads"})
+    looks_min: int | None = Field(default=None, ge=1, le=10_080)
+    """Minutes in which a further look must end, at the pace so far, or it is not begun; null means no limit."""
+    LATER: ClassVar[frozenset[str]] = frozenset({"loads", "looks_min"})
 
 
 class Telemetry(Part):
@@ -330,7 +332,7 @@ class Protocol(Part):
     """Time limits."""
     telemetry: Telemetry = Telemetry()
     """Sampling of the host."""
-    validity: Annotated[tuple[ValidityRule, ...], Field(strict=False, max_length=16)] = ()
+    validity: Annotated[tuple[ValidityRule, ...], Field(strict=False, max_length=32)] = ()
     """Rules about the host that make a block invalid, fixed before anything is measured."""
     diagnostics: Annotated[tuple[Diagnostic, ...], Field(strict=False, max_length=16)] = ()
     """Profilers that look at the engines after the last load."""

@@ -14,6 +14,7 @@ from protocols.check_semantics import check_checks
 from protocols.findings import Finding
 from protocols.gate_schema import CheckGate, LossGate, ScreenLossGate
 from protocols.gate_semantics import check_gates
+from protocols.looks import look_blocks
 from protocols.measurements import ARMS
 from protocols.measurements import Arm as ArmName
 from protocols.schedule import expand_schedule
@@ -25,7 +26,8 @@ from protocols.schema import (
     OpenAIEngine,
     Protocol,
 )
-from protocols.stats import MIN_DF
+from protocols.stats import LEAST_LOADS, MIN_DF
+from protocols.validity_semantics import check_validity
 from protocols.yaml_tree import PathPart
 
 FITTED_PARAMETERS = 3
@@ -44,6 +46,7 @@ def check_protocol(protocol: Protocol) -> tuple[Finding, ...]:
     schedule_findings = list(_check_schedule(protocol))
     findings += schedule_findings
     findings += [*_check_workloads(protocol), *_check_limits(protocol), *check_gates(protocol), *check_checks(protocol)]
+    findings += check_validity(protocol)
     if not schedule_findings:
         findings += _check_claim(protocol)
     return tuple(findings)
@@ -171,6 +174,9 @@ def _check_claim(protocol: Protocol) -> Iterator[Finding]:
         )
         hint = "use two blocks or more, or write sigma: calibrated, or claim: screen"
         yield Finding(path=("claim",), message=message, hint=hint)
+    if protocol.sigma == "calibrated" and loads < LEAST_LOADS:
+        message = f"found non_inferiority with {loads} measured loads, in which a drift of the host looks like a loss"
+        yield Finding(path=("claim",), message=message, hint="use a block of four loads, or write claim: screen")
     if protocol.sigma == "calibrated" and df >= MIN_DF:
         message = f"found calibrated noise with {loads} measured loads, which show their own noise"
         yield Finding(path=("sigma",), message=message, hint="write sigma: loads")
@@ -217,6 +223,18 @@ def _check_limits(protocol: Protocol) -> Iterator[Finding]:
         what = f"{loads} fresh loads" + (f" and {checks} checks" if checks else "")
         message = f"found {budget_s} s for {what}, of which none takes less than {SHORTEST_LOAD_S} s"
         yield Finding(path=("limits", "campaign_min"), message=message, hint="raise it, or plan fewer loads")
+    if limits.looks_min is not None:
+        yield from _check_looks_budget(protocol, limits.looks_min)
     if limits.loads is not None and limits.loads < loads:
         message = f"found {limits.loads}, and the schedule has {loads} loads"
         yield Finding(path=("limits", "loads"), message=message, hint=f"write {loads} or more, or plan fewer blocks")
+
+
+def _check_looks_budget(protocol: Protocol, looks_min: int) -> Iterator[Finding]:
+    path: tuple[PathPart, ...] = ("limits", "looks_min")
+    if len(look_blocks(protocol.schedule)) < 2:
+        message = f"found {looks_min} min for further looks, and the schedule has none"
+        yield Finding(path=path, message=message, hint="remove it, or write looks into the schedule")
+    if looks_min > protocol.limits.campaign_min:
+        message = f"found {looks_min} min, more than the whole campaign may take ({protocol.limits.campaign_min} min)"
+        yield Finding(path=path, message=message, hint="raise campaign_min or lower this")

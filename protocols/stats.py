@@ -6,8 +6,8 @@ freedom, where L is the number of loads. In mirrored blocks the arm is orthogona
 costs nothing.
 
 With fewer than `MIN_DF` degrees of freedom the noise of a load must come from A/A loads of the same host
-(`Calibration`); without them the best result is SCREEN_ONLY. Sums are exactly rounded (`math.fsum`), so every
-platform gets the same bits.
+(`Calibration`); without them, and with two loads always, the best result is SCREEN_ONLY. Sums are exactly rounded
+(`math.fsum`), so every platform gets the same bits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from scipy import special
 
 MIN_DF = 3
 """Fewest degrees of freedom with which a campaign's own noise can carry a PASS."""
+
+LEAST_LOADS = 3
+"""Fewest loads that tell a change from a drift."""
 
 CALIBRATION_ALPHA = 0.05
 """Level of the check that a campaign is not noisier than its calibration."""
@@ -89,7 +92,12 @@ class LossFit:
 
     @property
     def can_qualify(self) -> bool:
-        """Whether the design carries a PASS: own noise with enough degrees of freedom, or calibrated noise."""
+        """Whether the design carries a PASS: own noise with enough degrees of freedom, or calibrated noise.
+
+        Two loads carry none, whatever is known of their noise: a drift of the host stands in the change itself.
+        """
+        if self.gamma is None:
+            return False
         return self.sigma_source == "calibrated" or (self.sigma_source == "loads" and self.residual_df >= MIN_DF)
 
 
@@ -152,7 +160,7 @@ class _Design:
             arm_arm=_dot(arm, arm),
             arm_place=_dot(arm, place),
             place_place=_dot(place, place),
-            has_drift=loads > 2,
+            has_drift=loads >= LEAST_LOADS,
         )
 
     @property

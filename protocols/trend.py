@@ -2,7 +2,8 @@
 
 Each campaign gives one change of ln(rate) against the same baseline, with its standard error. A change point is looked
 for where splitting the series explains it best: the largest standardised difference of the two means. Its chance under
-no change at all is simulated for the very errors of this series, so that looking at every place costs what it must.
+no change at all is simulated for the very errors of this series, and for how well they are known, so that looking at
+every place, and at few campaigns, costs what it must.
 What holds for the whole is then asked of each part (binary segmentation).
 """
 
@@ -75,7 +76,8 @@ def find_trend(
     mere relink does to ln(rate), which no load of one build can show, and is added to every error.
     """
     errors = _pooled_errors(points, relink)
-    changes = sorted(_changes([point.change for point in points], errors, 0, alpha), key=lambda one: one.at)
+    df, values = sum(point.df for point in points), [point.change for point in points]
+    changes = sorted(_changes(values, errors, 0, alpha, df), key=lambda one: one.at)
     cuts = [0, *(one.at for one in changes), len(points)]
     levels: list[float] = []
     for start, end in pairwise(cuts):
@@ -103,19 +105,21 @@ def _pooled_errors(points: Sequence[Point], relink: float) -> list[float]:
     return [math.hypot(noise * factor, relink) for factor in factors]
 
 
-def _changes(values: Sequence[float], errors: Sequence[float], start: int, alpha: float) -> Iterator[ChangePoint]:
+def _changes(
+    values: Sequence[float], errors: Sequence[float], start: int, alpha: float, df: int
+) -> Iterator[ChangePoint]:
     if len(values) < 2:
         return
     weights = 1 / np.maximum(np.array(errors), 1e-12) ** 2
     scan = _scan(np.array([values]), weights)[0]
     at = int(np.argmax(scan)) + 1
-    p = float(np.mean(_null_maxima(tuple(np.round(weights / weights.sum(), 9))) >= scan[at - 1]))
+    p = float(np.mean(_null_maxima(tuple(np.round(weights / weights.sum(), 9)), df) >= scan[at - 1]))
     if p >= alpha:
         return
     left, right = np.average(values[:at], weights=weights[:at]), np.average(values[at:], weights=weights[at:])
     yield ChangePoint(at=start + at, before=float(left), after=float(right), p=p)
-    yield from _changes(values[:at], errors[:at], start, alpha)
-    yield from _changes(values[at:], errors[at:], start + at, alpha)
+    yield from _changes(values[:at], errors[:at], start, alpha, df)
+    yield from _changes(values[at:], errors[at:], start + at, alpha, df)
 
 
 def _scan(rows: Floats, weights: Floats) -> Floats:
@@ -129,11 +133,16 @@ def _scan(rows: Floats, weights: Floats) -> Floats:
 
 
 @lru_cache(maxsize=64)
-def _null_maxima(shares: tuple[float, ...]) -> Floats:
-    """Return the largest score of many series without a change, whose errors are as these; the same every time."""
-    weights = np.array(shares)
-    noise = np.random.default_rng(SEED).standard_normal((SIMULATED, len(shares))) / np.sqrt(weights)
+def _null_maxima(shares: tuple[float, ...], df: int) -> Floats:
+    """Return the largest score of many series without a change, whose errors are as these; the same every time.
+
+    The noise that the errors share is known with `df` degrees of freedom: a small one makes every score large.
+    """
+    weights, source = np.array(shares), np.random.default_rng(SEED)
+    noise = source.standard_normal((SIMULATED, len(shares))) / np.sqrt(weights)
     maxima: Floats = _scan(noise, weights).max(axis=1)
+    if df > 0:
+        maxima /= np.sqrt(source.chisquare(df, SIMULATED) / df)
     return maxima
 
 

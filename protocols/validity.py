@@ -20,9 +20,12 @@ READING_WORDS: Mapping[str, str] = {
     "memory_pressure_permille": "thousandths of the time waiting for memory",
     "io_pressure_permille": "thousandths of the time waiting for a disk",
     "governor_changes": "changes of the CPU governor",
+    "cpus_off_performance_governor": "CPU clock policies without the performance governor at once",
     "profile_changes": "changes of the power profile or the GPU's performance level",
     "clock_collapses": "collapses of the GPU's clock within a phase",
     "throttle_events": "times that the GPU's clock was throttled",
+    "power_throttle_events": "times that the GPU's clock was throttled for power or current",
+    "thermal_throttle_events": "times that the GPU's clock was throttled for heat or protection",
     "foreign_gpu_processes": "processes of others on the GPU at once",
     "memory_used_permille": "thousandths of the memory in use at the fullest moment",
     "engine_runq_wait_permille": "thousandths of a thread's time waiting for a CPU",
@@ -41,9 +44,18 @@ def broken_rules(load: LoadMeasurement, rules: Sequence[ValidityRule]) -> tuple[
     )
 
 
-def unchecked_readings(loads: Sequence[LoadMeasurement], rules: Sequence[ValidityRule]) -> tuple[str, ...]:
-    """Return the readings that rules need and that some load does not have, in the order of the rules."""
-    return tuple(rule.reading for rule in rules if any(rule.reading not in (load.host or {}) for load in loads))
+def unchecked_readings(loads: Sequence[LoadMeasurement], rules: Sequence[ValidityRule]) -> dict[str, tuple[str, ...]]:
+    """Return the readings that rules need and some loads do not give, with these loads, in the order of the rules.
+
+    A count of a part of the load decides nothing unless it is over the most already.
+    """
+    found = {rule.reading: tuple(load.label for load in loads if not _is_decided(load, rule)) for rule in rules}
+    return {reading: labels for reading, labels in found.items() if labels}
+
+
+def _is_decided(load: LoadMeasurement, rule: ValidityRule) -> bool:
+    count = (load.host or {}).get(rule.reading)
+    return count is not None and (count > rule.most or rule.reading not in load.host_partial)
 
 
 def invalid_blocks(loads: Sequence[LoadMeasurement], rules: Sequence[ValidityRule]) -> dict[int, tuple[str, ...]]:

@@ -70,14 +70,20 @@ _POWER_COUNTERS: Final = (
     "violation_ppt_pwr_raw",
 )
 _PROCHOT_COUNTERS: Final = ("throttle_prochot_raw", "violation_prochot_thrm_raw")
+_BITS: Final = ("throttle_bits", "clock_event_bits")
 THROTTLE_FIELDS: Final = (
     *_THERMAL_COUNTERS,
     *_POWER_COUNTERS,
     *_PROCHOT_COUNTERS,
-    "throttle_bits",
-    "clock_event_bits",
+    *_BITS,
 )
 """Fields of which each can show throttling."""
+POWER_THROTTLE_FIELDS: Final = (*_POWER_COUNTERS, *_BITS)
+"""Fields of which each can show throttling for power or current."""
+THERMAL_THROTTLE_FIELDS: Final = (*_THERMAL_COUNTERS, *_PROCHOT_COUNTERS, *_BITS)
+"""Fields of which each can show throttling for heat, or by a protection of the hardware."""
+POWER_CAUSES: Final = frozenset({"power", "current"})
+"""Causes of throttling that a limit of power explains: a GPU at its cap is at work, not in trouble."""
 _EVENT_BITS: Final = ((32 | 64, "thermal"), (4 | 128, "power"), (8, "hardware"))
 """Bits of NVML's event reasons: SwThermal, HwThermal; SwPowerCap, PowerBrake; HwSlowdown."""
 _POWERS: Final = ("board_power_instant_uw", "board_power_uw", "socket_power_uw", "smu_socket_power_uw")

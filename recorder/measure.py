@@ -17,10 +17,11 @@ from recorder.anomalies import MarkedPhase
 from recorder.campaign_state import CampaignState, LoadEntries
 from recorder.checks import read_checks
 from recorder.exchange_facts import ReadFacts, facts_reader
-from recorder.host_counts import host_counts
+from recorder.host_counts import host_counts, partial_counts
 from recorder.ledger import Entry
 from recorder.load_files import SAMPLES, parse_samples
 from recorder.rows import ReadBlob, seal_reason
+from recorder.telemetry.sample import Sample
 
 
 def measure_campaign(
@@ -69,6 +70,7 @@ def _measure(
         phases += facts.phases
         if facts.measurement is not None:
             requests.append(shared.request(facts.measurement))
+    samples = _samples(sealed, read_blob) if protocol.validity else None
     return LoadMeasurement(
         index=place.index,
         label=place.label,
@@ -78,15 +80,16 @@ def _measure(
         state=load.state,
         reason=seal_reason(sealed, read_blob),
         requests=tuple(requests),
-        host=_host(sealed, read_blob, phases) if protocol.validity else None,
+        host=None if samples is None else host_counts(samples, phases),
+        host_partial=frozenset() if samples is None else partial_counts(samples),
     )
 
 
-def _host(sealed: Entry, read_blob: ReadBlob, phases: Sequence[MarkedPhase]) -> dict[str, int] | None:
+def _samples(sealed: Entry, read_blob: ReadBlob) -> Sequence[Sample] | None:
     names = {str(item["name"]): str(item["sha256"]) for item in sealed.blobs()}
     if SAMPLES not in names:
         return None
-    return host_counts(parse_samples(read_blob(names[SAMPLES])).samples, phases)
+    return parse_samples(read_blob(names[SAMPLES])).samples
 
 
 def _not_run(place: LockedPosition) -> LoadMeasurement:

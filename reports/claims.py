@@ -12,7 +12,9 @@ from typing import Literal
 
 from protocols.checks.served_recall import ServedRecallCheck
 from protocols.next_step import MOST_BLOCKS, blocks_to_decide, blocks_to_pass
+from protocols.plan import POWER, Noise, minimal_detectable_loss
 from protocols.schema import LossGate, Protocol
+from protocols.validity import READING_WORDS
 from reports import style
 from reports.facts import Facts, GateFact, LoadFact
 
@@ -79,10 +81,32 @@ def _claims(gate: GateFact, facts: Facts) -> Iterator[Claim]:
         yield Claim(
             kind="may_not_say",
             gate=gate.id,
-            text=f"That the candidate's {metric} is as good as the baseline's: gate {gate.id} is {gate.status}.",
+            text=f"That the candidate's {metric} is as good as the baseline's: gate {gate.id} is {gate.status}."
+            f"{_why_open(gate)}",
         )
     if gate.status not in {"PASS", "FAIL"}:
         yield Claim(kind="next", gate=gate.id, text=next_step(gate, facts))
+
+
+def _why_open(gate: GateFact) -> str:
+    """Say whether noise or the candidate itself keeps a loss from being decided; empty where it is something else."""
+    inputs = gate.inputs
+    error, noise = _real(inputs.get("standard_error_pct")), _real(inputs.get("sigma_pct"))
+    if gate.status != "INCONCLUSIVE" or gate.margin is None or error is None or not inputs["residual_df"]:
+        return ""
+    smallest = minimal_detectable_loss(
+        1.0, inputs["residual_df"], Noise(sigma=error / 100), alpha=float(inputs["alpha"])
+    )
+    loads = inputs["n_baseline"] + inputs["n_candidate"]
+    if smallest is not None and 100 * smallest >= float(gate.margin):
+        return (
+            f" Loads of one engine vary by {style.percent(noise)} here: {loads} of them rule out a loss of "
+            f"{style.percent(100 * smallest)} for an equal candidate (chance {POWER:g}); the margin is {gate.margin} %."
+        )
+    return (
+        f" The loads are steady enough for a margin of {gate.margin} %; the candidate itself lies too close to it for "
+        f"{loads} of them."
+    )
 
 
 def _loss_gate(protocol: Protocol, gate_id: str) -> LossGate:
@@ -133,6 +157,8 @@ def next_step(gate: GateFact, facts: Facts) -> str:
         return f"Make the work equal first: {blockers}."
     if gate.status == "NOT_RUN":
         return f"Meet the need that it names: {gate.reason}"
+    if "next_look" in gate.inputs:
+        return _look_step(gate, facts)
     if gate.kind == "loss" and "loss_pct" in gate.inputs:
         return _blocks_step(gate, facts)
     if gate.kind == "check" and gate.status == "INCONCLUSIVE":
@@ -148,6 +174,19 @@ def _is_complete(facts: Facts) -> bool:
         return True
     done = {load.index for load in facts.loads if load.state == "COMPLETE"}
     return done == {load.index for load in facts.loads}
+
+
+def _look_step(gate: GateFact, facts: Facts) -> str:
+    """Say what goes on to the next look: its level was spent beforehand, so it costs loads and no error."""
+    blocks = int(gate.inputs["next_look"])
+    done = {load.index for load in facts.loads if load.state == "COMPLETE"}
+    missing = {load.index for load in facts.loads if (load.block or 0) <= blocks} - done
+    return f"Go on to the next look, after {blocks} blocks: `assay resume` runs the {len(missing)} loads that it needs."
+
+
+def _is_look_open(facts: Facts) -> bool:
+    """Whether the campaign ended before a look that could still decide."""
+    return any("next_look" in gate.inputs for gate in facts.gates)
 
 
 def _blocks_step(gate: GateFact, facts: Facts) -> str:
@@ -178,12 +217,21 @@ def blocks_sentence(sigma: float, loss: float, margin: float, alpha: float) -> s
     if decides is None:
         return None
     sentence = (
-        f"{decides.blocks} blocks of four loads decide with a chance of {style.chance(decides.chance)} if the noise "
-        f"stays at {style.percent(100 * sigma)} a load and the loss at {style.percent(100 * loss, signed=True)}"
+        f"{decides.blocks} blocks of four loads decide with a chance of {style.chance(decides.chance)} if loads go on "
+        f"to vary by {style.percent(100 * sigma)} and the candidate stays {_pace_words(loss)}"
     )
     if passes is None or passes.blocks == decides.blocks:
         return sentence
-    return f"{sentence}; {passes.blocks} pass with a chance of {style.chance(passes.chance)} if there is no loss at all"
+    return (
+        f"{sentence}; {passes.blocks} pass it with a chance of {style.chance(passes.chance)} if it loses nothing at all"
+    )
+
+
+def _pace_words(loss: float) -> str:
+    pace = style.percent(100 * abs(loss))
+    if pace == style.percent(0.0):
+        return "as fast as it looks"
+    return f"{pace} {'slower' if loss > 0 else 'faster'}"
 
 
 def control_lines(facts: Facts) -> tuple[str, ...]:
@@ -232,7 +280,7 @@ def not_measured(facts: Facts) -> tuple[str, ...]:
         names = ", ".join(not_run)
         lines.append(
             f"Loads that a decided look made needless: {names}."
-            if facts.is_recorded
+            if facts.is_recorded and not _is_look_open(facts)
             else f"Loads that were not run: {names}."
         )
     if any(provider.name == "gpu" and provider.state == "absent" for provider in facts.providers):
@@ -275,6 +323,7 @@ def limits_of(facts: Facts) -> tuple[str, ...]:
     ]
     if uncovered:
         lines.append(f"Telemetry does not cover all requests of {', '.join(uncovered)}.")
+    lines += _validity_limits(facts)
     disagree = sorted({load.label for load in facts.loads for one in load.workloads if one.timings_disagree})
     if disagree:
         labels = ", ".join(disagree)
@@ -283,3 +332,23 @@ def limits_of(facts: Facts) -> tuple[str, ...]:
         times = "once" if len(facts.interruptions) == 1 else f"{style.count(len(facts.interruptions))} times"
         lines.append(f"The campaign was interrupted {times}: the loads before and after ran at different times.")
     return tuple(lines)
+
+
+def _validity_limits(facts: Facts) -> list[str]:
+    """Say which blocks rules about the host left out, what all would give, and which rules nobody could check."""
+    lines: list[str] = []
+    unchecked: dict[str, list[str]] = {}
+    for gate in facts.gates:
+        left_out = [str(one["block"]) for one in gate.inputs.get("invalid_blocks", [])]
+        if left_out:
+            blocks = f"block {left_out[0]}" if len(left_out) == 1 else f"blocks {', '.join(left_out)}"
+            whole = gate.inputs["all_blocks"]["decision"]
+            lines.append(
+                f"Gate {gate.id} leaves out {blocks} by a rule about the host; with every block it is {whole}."
+            )
+        unchecked |= gate.inputs.get("unchecked_loads", {})
+    measured = {load.label for load in facts.loads if not load.is_burn_in and load.state == "COMPLETE"}
+    for reading, labels in unchecked.items():
+        where = "any load" if measured <= set(labels) else ", ".join(labels)
+        lines.append(f"The rule about {READING_WORDS[reading]} could not be checked in {where}.")
+    return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocols.companions import holm, randomisation_test, two_sided_p
+from protocols.companions import RandomisationTest, holm, randomisation_test, two_sided_p
 from protocols.schema import BlocksSchedule
 from protocols.stats import Observation
 from reports.facts import Facts, GateFact
@@ -28,12 +28,23 @@ def _randomisation(gate: GateFact, facts: Facts) -> str | None:
     test = randomisation_test(observations_of(gate.inputs["loads"]), float(gate.margin) / 100)
     if test is None:
         return None
-    weak = "" if test.p_least < MOVED else "; so few blocks can never show anything by it"
     return (
-        f"{gate.id}: by the committed coins alone, whatever the noise, a loss as large has p = {test.p_loss:.3g} "
-        f"if there is none, and one as small has p = {test.p_margin:.3g} if it is the margin "
-        f"(least possible with {test.blocks} blocks: {test.p_least:.3g}{weak})."
+        f"{gate.id}: by the committed coins alone, whatever the noise, so large a loss comes in "
+        f"{share_words(test.p_loss)} if there is none, and so small a one in {share_words(test.p_margin)} if it is the "
+        f"margin; {least_words(test)}."
     )
+
+
+def share_words(chance: float) -> str:
+    """Return a chance as a share of cases, for somebody who never heard of a p-value."""
+    return f"{100 * chance:.3g} % of cases"
+
+
+def least_words(test: RandomisationTest) -> str:
+    """Return what so many blocks can show at best by their coins."""
+    blocks = "1 block never gives" if test.blocks == 1 else f"{test.blocks} blocks never give"
+    least = f"{100 * test.p_least:.3g} %"
+    return f"{blocks} less than {least}" + ("" if test.p_least < MOVED else ", so it shows nothing here")
 
 
 def observations_of(loads: list[dict[str, Any]]) -> list[Observation]:

@@ -7,18 +7,20 @@ from dataclasses import asdict
 from decimal import Decimal
 from typing import Any
 
+from protocols import screens
 from protocols.decision import LossRule
 from protocols.gate_words import decision_sentence
 from protocols.loose_rates import LooseJudgement
 from protocols.verdicts import EXIT_CODES
 from reports import style
 from reports.claims import blocks_sentence
+from reports.companions import least_words, share_words
 
 HEADLINES = {
     "PASS": "If this had been a recorded campaign, the candidate could replace the baseline.",
     "FAIL": "The candidate is slower by more than the margin.",
     "INCONCLUSIVE": "Not decided: these numbers support neither a yes nor a no.",
-    "SCREEN_ONLY": "Screened only: nothing speaks against the candidate, but so few loads cannot qualify it.",
+    "SCREEN_ONLY": "Screened only: the estimate is under the margin, but so few loads cannot qualify a candidate.",
 }
 NO_RECORD = (
     "Evidence without a record: nobody can check that each row is a fresh load, that both arms did the same work, or "
@@ -44,8 +46,8 @@ def loose_lines(judgement: LooseJudgement, rule: LossRule) -> list[str]:
     if judgement.randomisation is not None:
         test = judgement.randomisation
         lines.append(
-            f"coins: had a coin tossed each block, a loss as large would have p = {test.p_loss:.3g} if there is none "
-            f"(least possible with {test.blocks} {_plural('block', test.blocks)}: {test.p_least:.3g})."
+            f"coins: had a coin ordered each block, so large a loss would come by the order alone in "
+            f"{share_words(test.p_loss)} without any loss; {least_words(test)}."
         )
     return [*lines, *_screen_lines(judgement), f"next: {loose_step(judgement, rule)}", NO_RECORD]
 
@@ -60,6 +62,8 @@ def _found(judgement: LooseJudgement, rule: LossRule) -> str:
         return f"the last block is not finished ({labels}), and half a block shows drift as a loss"
     loads = len(judgement.loads)
     limits = [] if judgement.fit.can_qualify else [f"{loads} loads without known noise of this host carry no more"]
+    if limits and judgement.fit.sigma_source == "calibrated":
+        limits = [f"{loads} loads cannot tell a drift of the host from a change"]
     return decision_sentence(
         "rate",
         judgement.fit,
@@ -79,7 +83,7 @@ def _screen_lines(judgement: LooseJudgement) -> list[str]:
         f"under {screen.max_loss_pct:g} %, gap at most {screen.max_gap_pp:g} points). It knows no noise: a true loss "
         "of the limit passes it half of the time."
     )
-    lines = [head]
+    lines = [head, *_difference_lines(judgement)]
     if len(screen.blocks) > 1:
         lines += [
             f"  block {one.block}: {style.percent(one.first_change_pct, signed=True)} and "
@@ -87,6 +91,20 @@ def _screen_lines(judgement: LooseJudgement) -> list[str]:
             for one in screen.blocks
         ]
     return lines
+
+
+def _difference_lines(judgement: LooseJudgement) -> list[str]:
+    """Say why screen and verdict differ, where they do."""
+    screen, status = judgement.screen, judgement.status
+    if screen.passes:
+        if status in {"PASS", "SCREEN_ONLY"}:
+            return []
+        return ["  it passes on the estimate alone; the verdict also asks how sure that is."]
+    if status == "FAIL":
+        return []
+    if screens.is_loss_within(screen.pooled_change_pct, screen.max_loss_pct):
+        return ["  it fails by its gap, which is drift and noise of the host; the verdict takes the drift out."]
+    return ["  it fails on the estimate alone; the verdict also asks how sure that is, with the drift taken out."]
 
 
 def loose_step(judgement: LooseJudgement, rule: LossRule) -> str:
@@ -103,7 +121,7 @@ def loose_step(judgement: LooseJudgement, rule: LossRule) -> str:
         return (
             f"The estimate lies too close to the margin of {100 * rule.margin:g} %: only another margin can decide it."
         )
-    return f"Measure anew, do not add to these: {enough}."
+    return f"Measure anew (adding to these until they pass would err more often): {enough}."
 
 
 def loose_document(judgement: LooseJudgement, rule: LossRule) -> dict[str, Any]:

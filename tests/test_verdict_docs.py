@@ -72,6 +72,15 @@ def test_what_the_text_says_about_the_table_is_so() -> None:
     assert 0.77 < float(own["2 blocks", "noisy"][0]) < 0.83
 
 
+def test_the_earlier_figures_stand_beside_those_of_the_table() -> None:
+    own = cells_by_name(section("characteristics").splitlines())
+    rows = cells_by_name(section("earlier").splitlines())
+    assert len(rows) == 9
+    for name, (earlier, here) in rows.items():
+        assert here == own[name][0]
+        assert float(here) >= float(earlier) - 0.012
+
+
 def cells_by_name(lines: list[str]) -> dict[tuple[str, str], list[str]]:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     return {(row[0], row[1]): row[2:] for row in rows}

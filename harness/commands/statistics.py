@@ -54,7 +54,7 @@ PERCENT = FiniteRange(min=0, max=100, min_open=True, max_open=True)
     "--max-gap", type=click.FloatRange(0, 100), default=3.0, show_default=True, help="Legacy limit in points."
 )
 @click.option("--equivalence", is_flag=True, help="Refuse a gain of the margin or more as well.")
-@click.option("--noise-pct", type=PERCENT, help="Noise of a load from A/A loads of this host, for two to four loads.")
+@click.option("--noise-pct", type=PERCENT, help="Noise of a load from A/A loads of this host, for three or four loads.")
 @click.option("--noise-df", type=click.IntRange(min=1), help="Degrees of freedom of --noise-pct.")
 def stats(
     settings: Settings,

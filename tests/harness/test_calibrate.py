@@ -92,7 +92,7 @@ def test_a_plan_names_the_cheapest_design_and_refuses_a_claim_that_is_hopeless(w
     assert fine.json()["cheapest"]["blocks"] == 2
     wanted = world.run("plan", "served-pair", "--store", world.store, "--noise-pct", "4", "--power", "0.99", "--json")
     assert wanted.json()["cheapest"]["blocks"] > 2
-    hopeless = world.run("plan", "served-pair", "--store", world.store, "--noise-pct", "10")
+    hopeless = world.run("plan", "served-pair", "--store", world.store, "--noise-pct", "14")
     assert hopeless.code == 2
     assert "refused: gate prefill-loss passes a candidate without any loss with a chance of 0." in hopeless.out
     assert "cheapest: " in hopeless.out

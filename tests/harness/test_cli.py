@@ -228,7 +228,7 @@ def test_a_new_protocol_is_sound_keeps_its_comments_and_is_never_overwritten(wor
 
 def test_a_plan_says_what_the_design_can_decide(finished: Any) -> None:
     plan = finished.run("plan", "served-pair", "--store", finished.store, "--noise-pct", "4", "--json").json()
-    assert (len(plan["labels"]), plan["measured_loads"], plan["can_qualify"]) == (9, 8, True)
+    assert (len(plan["labels"]), plan["measured_loads"], plan["can_qualify"]) == (17, 16, True)
     assert {one["source"] for one in plan["noise"].values()} == {"stated"}
     chances = plan["gates"][0]["chances"][0]
     assert 0.9 < chances["p_pass"] < 1
@@ -238,6 +238,14 @@ def test_a_plan_says_what_the_design_can_decide(finished: Any) -> None:
     seen = finished.run("plan", finished.root / "fake-pair.yaml", "--store", finished.store, "--json").json()
     assert seen["estimated_s"] > 0
     assert seen["can_qualify"] is False
+
+
+def test_what_a_person_reads_of_a_plan(world: Any, golden: Any) -> None:
+    for name, arguments in (
+        ("plan-served-pair.txt", ("served-pair",)),
+        ("plan-served-strict.txt", ("served-strict", "--noise-pct", "2")),
+    ):
+        golden(name, world.run("plan", *arguments, "--store", world.store).out.encode())
 
 
 def test_a_dry_run_records_and_starts_nothing(world: Any) -> None:

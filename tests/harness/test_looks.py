@@ -50,3 +50,25 @@ def test_rules_about_the_host_are_checked_against_the_recorded_telemetry(world: 
     inputs = next(gate for gate in report["gates"] if gate["id"] == "generation-loss")["inputs"]
     assert (inputs["invalid_blocks"], inputs["unchecked_readings"]) == ([], [])
     assert world.run("audit", "--store", world.store).code == 0
+
+
+def test_a_look_that_does_not_fit_into_its_time_is_not_begun_and_resume_goes_on(world: Any) -> None:
+    """The candidate loses exactly the margin, which neither passes nor fails; 248 further loads do not fit."""
+    path = world.protocol(
+        candidate=["--rate", "1000"],
+        schedule="{kind: blocks, blocks: 64, looks: [2, 64], order: abba, burn_in: true}",
+        gates=world.EXACT_GATES + world.LOSS_GATE.replace('"10"', '"50"'),
+        claim="non_inferiority",
+        limits="{load_s: 10, request_s: 10, idle_s: 2, campaign_min: 5, looks_min: 1}",
+    )
+    ended = world.run("run", path, "--store", world.store, "--json")
+    report = ended.json()
+    assert (ended.code, report["verdict"]["status"]) == (3, "INCONCLUSIVE"), ended.err
+    assert "not decided yet, and the next look does not fit: 248 loads of up to" in ended.err
+    assert len([one for one in world.order() if one["event"] == "start"]) == 9
+    loss = next(gate for gate in report["gates"] if gate["id"] == "generation-loss")
+    assert (loss["inputs"]["n_candidate"], loss["inputs"]["next_look"]) == (4, 64)
+    assert "The next look, after 64 blocks, was not reached: A5 was not run" in loss["reason"]
+    assert "`assay resume` runs the 248 loads that it needs" in json.dumps(report["claims"])
+    assert "Loads that were not run: A5" in " ".join(report["not_measured"])
+    assert world.run("audit", "--store", world.store).code == 0

@@ -12,7 +12,7 @@ def test_a_bundled_protocol_is_simulated_as_it_stands(world: Any) -> None:
         "simulate", "served-pair", "--campaigns", "200", "--noise-pct", "4", "--host", "quiet", "--json"
     ).json()
     assert found["design"] == "served-pair, gate prefill-loss"
-    assert (found["blocks"], found["rule"]["margin"], found["burn_in"]) == (2, 0.1, True)
+    assert (found["blocks"], found["rule"]["margin"], found["burn_in"]) == (4, 0.1, True)
     none, margin, twice = found["cells"]
     assert (none["true_loss"], margin["true_loss"], twice["true_loss"]) == (0.0, 0.1, 0.2)
     assert none["passed"] > 170
@@ -26,6 +26,11 @@ def test_looks_end_campaigns_early(world: Any) -> None:
     cells = world.run(*arguments).json()["cells"]
     assert 8 <= cells[0]["loads"] < 10
     assert cells[1]["loads"] > 14
+
+
+def test_what_a_person_reads_of_a_simulation(world: Any, golden: Any) -> None:
+    arguments = ("--campaigns", "1000", "--host", "noisy", "--host", "drift of 2 %")
+    golden("simulate.txt", world.run("simulate", *arguments).out.encode())
 
 
 def test_a_person_reads_what_may_go_wrong_and_what_would_help(world: Any) -> None:

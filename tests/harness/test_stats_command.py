@@ -41,10 +41,31 @@ def test_a_person_reads_what_was_found_how_sure_it_is_and_what_to_do(world: Any)
         "noise: 0.05 % a load (a guess: one degree of freedom)",
         "legacy screen: pooled change +0.10 %, mirror gap 1.13 points: passes",
         "a true loss of the limit passes it half of the time",
-        "next: Measure anew, do not add to these: 2 blocks of four loads decide",
+        "next: Measure anew (adding to these until they pass would err more often): 2 blocks of four loads decide",
         "Evidence without a record",
     ):
         assert part in out, part
+
+
+DRIFTED = "load,arm,rate\nA1,A,16.56\nC1,C,15.9\nC2,C,15.8\nA2,A,15.40\n"
+"""A host that falls by 7 % while one block runs, as one did in the loads of a real release."""
+LOSING = "load,arm,rate\n" + "".join(
+    f"{arm}{n},{arm},{(98.5 if arm == 'C' else 100) + 0.7 * (n * n % 5)}\n" for n, arm in enumerate("ACCACAAC")
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("stats-pass.txt", QUIET),
+        ("stats-fail.txt", QUIET.replace(",C,100", ",C,90")),
+        ("stats-screen.txt", FAST),
+        ("stats-drift.txt", DRIFTED),
+        ("stats-undecided.txt", LOSING),
+    ],
+)
+def test_what_a_person_reads_about_each_verdict(world: Any, golden: Any, name: str, text: str) -> None:
+    golden(name, world.run("stats", write(world, text), "--margin", "2").out.encode())
 
 
 @pytest.mark.parametrize(

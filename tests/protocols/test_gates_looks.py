@@ -100,6 +100,37 @@ def test_a_campaign_that_broke_off_inside_a_block_has_no_verdict_from_half_a_blo
     assert status_of(results.values()) == "INCONCLUSIVE"
 
 
+def test_a_campaign_that_was_cut_short_after_a_look_is_as_undecided_as_that_look(
+    edited: Edit, make_campaign: Make, judge: Judge, noisy: Noisy
+) -> None:
+    """It said that no loss is computed, although two whole blocks had been judged."""
+    protocol = edited(LOOKS).protocol
+    for done in (2, 3):
+        whole = judge(protocol, make_campaign(protocol, noisy(2, 0.2), edit_load=until(done)))
+        for extra in (0, 1, 3):
+
+            def cut(position: Any, load: Any, last: int = 4 * done + extra) -> Any:
+                return load if position.index <= last else None
+
+            loss = judge(protocol, make_campaign(protocol, noisy(2, 0.2), edit_load=cut))["generation-loss"]
+            assert loss.status == "INCONCLUSIVE"
+            assert loss.inputs["loss_pct"] == whole["generation-loss"].inputs["loss_pct"]
+            assert loss.inputs["n_candidate"] == 2 * done
+            assert loss.inputs["next_look"] == (3 if done == 2 else 6)
+            assert "was not reached" in loss.reason
+
+
+def test_a_load_that_did_not_run_what_was_locked_is_never_passed_over(
+    edited: Edit, make_campaign: Make, judge: Judge, noisy: Noisy
+) -> None:
+    protocol = edited(LOOKS).protocol
+
+    def spoilt(position: Any, load: Any) -> Any:
+        return replace(load, state="INVALID") if position.block == 3 else until(2)(position, load)
+
+    assert status_of(judge(protocol, make_campaign(protocol, noisy(2, 0.2), edit_load=spoilt)).values()) == "INVALID"
+
+
 def test_unequal_tokens_end_a_campaign_at_once(edited: Edit, make_campaign: Make) -> None:
     protocol = edited(LOOKS).protocol
 
@@ -219,6 +250,8 @@ def test_equivalence_is_said_and_a_gain_breaks_it(
         ((SCHEDULE, "blocks: 4, looks: [2, 3], order: coin"), "the last 4 like blocks"),
         ((SCHEDULE, "blocks: 4, looks: [3, 2, 4], order: coin"), "write [2, 3, 4]"),
         ((SCHEDULE, "blocks: 1, stopping: anytime, order: coin"), "which gives none"),
+        (("campaign_min: 60", "campaign_min: 60, looks_min: 2"), "and the schedule has none"),
+        (("campaign_min: 60", "campaign_min: 60, looks_min: 61"), "more than the whole campaign may take (60 min)"),
         (("campaign_min: 60", "campaign_min: 60, loads: 8"), "found 8, and the schedule has 9 loads"),
     ],
 )
@@ -238,7 +271,7 @@ def test_keys_that_came_later_leave_the_hash_of_older_protocols_alone(
 ) -> None:
     """The hash of served-pair as it was before looks, rules, budgets of loads and equivalence existed."""
     text = served_pair.protocol.canonical()
-    for key in (b"looks", b"stopping", b"validity", b"equivalence", b'"loads":null'):
+    for key in (b'"looks', b'"stopping"', b'"validity"', b'"equivalence"', b'"loads":null'):
         assert key not in text
     assert edited(LOOKS).protocol.sha256() != served_pair.protocol.sha256()
     assert b'"looks":[2,3,6]' in edited(LOOKS).protocol.canonical()

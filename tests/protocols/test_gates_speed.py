@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocols.errors import ProtocolError
 from protocols.load import LoadedProtocol
 from protocols.measurements import CampaignMeasurements
 from protocols.results import GateResult
@@ -225,3 +226,16 @@ def test_a_slower_candidate_never_gets_a_better_result(
     before = judge(protocol, make_campaign(protocol, noisy(seed, 0.03, candidate)))["generation-loss"].status
     after = judge(protocol, make_campaign(protocol, noisy(seed, 0.03, candidate * factor)))["generation-loss"].status
     assert ORDER[after] >= ORDER[before]
+
+
+def test_a_claim_by_a_pair_is_refused_even_with_calibrated_noise(edited: Callable[..., LoadedProtocol]) -> None:
+    changes = (
+        ("kind: blocks, blocks: 2, order: coin, seed: 20261129, burn_in: true", "kind: explicit, order: [A1, C1]"),
+        ("workloads:", "sigma: calibrated\nworkloads:"),
+        (
+            '  - {id: mirror, kind: mirror_gap, workload: cold-512, metric: generation_rate, limit_pp: "3", required: false}\n',
+            "",
+        ),
+    )
+    with pytest.raises(ProtocolError, match="a drift of the host looks like a loss"):
+        edited(*changes)

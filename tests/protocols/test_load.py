@@ -101,7 +101,7 @@ def test_gates_that_wait_for_each_other_are_refused(served_pair_text: str) -> No
     head, tail = text.split(GENERATION_LOSS)
     text = head + GENERATION_LOSS + tail.replace("work]", "work, prefill-loss]")
     assert refusal(text) == [
-        "56: gates[4].after: found gates that wait for each other: generation-loss, prefill-loss; remove one of the names"
+        "60: gates[4].after: found gates that wait for each other: generation-loss, prefill-loss; remove one of the names"
     ]
 
 

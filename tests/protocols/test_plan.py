@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from protocols.load import LoadedProtocol
+from protocols.load import LIBRARY, LoadedProtocol, load_protocol
+from protocols.look_chances import LookChances, look_chances
+from protocols.looks import looks_of
 from protocols.plan import Chances, Noise, chances_at, minimal_detectable_loss, plan_protocol
 from protocols.stats import Calibration, Observation, decide_loss, fit_loss
 
@@ -17,7 +19,7 @@ NO_MIRROR = (
 )
 
 
-def test_the_bundled_pair_decides_ten_percent_as_its_margin_reason_says(served_pair: LoadedProtocol) -> None:
+def test_two_blocks_decide_ten_percent_on_a_shared_machine(served_pair: LoadedProtocol) -> None:
     plan = plan_protocol(served_pair.protocol, Noise(sigma=0.04), true_losses_pct=(0, 10, 30))
     assert len(plan.labels) == 9
     assert (plan.labels[0], plan.measured_loads, plan.residual_df, plan.requests) == ("B0", 8, 5, 18)
@@ -84,7 +86,9 @@ def test_the_stated_chances_are_those_of_the_real_decision(
     noise = Noise(sigma=sigma, df=calibration)
     df = max(len(arms) - (3 if len(arms) > 2 else 2), 0)
     factor = math.sqrt(4 / len(arms))
-    stated = chances_at(100 * loss, factor, df, noise, margin=margin, can_qualify=df >= 3 or calibration is not None)
+    tells_drift = len(arms) > 2
+    able = tells_drift and (df >= 3 or calibration is not None)
+    stated = chances_at(100 * loss, factor, df, noise, margin=margin, can_qualify=able, has_drift=tells_drift)
 
     def decide(source: random.Random) -> str:
         seen = [
@@ -115,3 +119,19 @@ def test_a_host_without_any_noise_decides_for_certain(edited: Callable[..., Load
             edited(("blocks: 2", change)).protocol, Noise(sigma=0.0), true_losses_pct=(0, 9, 11)
         ).gates
         assert [(one.p_pass, one.p_fail) for one in gate.chances] == [(1, 0), (1, 0), (0, 1)]
+
+
+def test_the_bundled_pair_passes_as_often_as_its_reason_says() -> None:
+    protocol = load_protocol(LIBRARY / "served-pair.yaml").protocol
+    looks = looks_of(protocol.schedule, 0.05)
+
+    def chances(sigma: float, loss: float, count: int = 3) -> LookChances:
+        return look_chances(looks[:count], "spent", sigma=sigma, margin=0.1, true_loss=loss)
+
+    reason = protocol.margin_reason or ""
+    assert f"{chances(0.04, 0, 1).passed:.2f} at the first look and {chances(0.04, 0).passed:.3f} at the last" in reason
+    assert f"after {chances(0.04, 0).loads:.1f} loads on average" in reason
+    assert f"passes with a chance of {chances(0.04, 0.1).passed:.2f}" in reason
+    once = chances_at(0, math.sqrt(1 / 2), 5, Noise(sigma=0.06), margin=0.1)
+    assert f"they pass {chances(0.06, 0).passed:.2f} instead of {once.p_pass:.2f}" in " ".join(reason.split())
+    assert chances(0.06, 0.3, 1).failed > 0.99

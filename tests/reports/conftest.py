@@ -10,6 +10,7 @@ import pytest
 
 from protocols.load import library_protocol, load_protocol
 from protocols.schedule import expand_schedule
+from protocols.schedule_schema import BlocksSchedule
 from reports.facts import (
     ArmDifference,
     ArmFact,
@@ -116,8 +117,15 @@ def arm(name: Any, salt: int, digit: str, faults: tuple[str, ...] = ()) -> ArmFa
 
 
 def make_facts(name: str) -> Facts:
-    words = {"purpose": "To see a report.", "margin_reason": "It is a test."}
-    protocol = load_protocol(library_protocol(name)).protocol.model_copy(update=words)
+    protocol = load_protocol(library_protocol(name)).protocol
+    changes = {
+        "purpose": "To see a report.",
+        "margin_reason": "It is a test.",
+        "schedule": BlocksSchedule(kind="blocks", blocks=2, seed=20261129),
+        "validity": (),
+        "limits": protocol.limits.model_copy(update={"looks_min": None}),
+    }
+    protocol = protocol.model_copy(update=changes)
     faults = ("slow-decode=30",) if protocol.expect else ()
     return Facts(
         campaign_id=f"{name}-20261129T120000Z-abc123",

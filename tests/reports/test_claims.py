@@ -88,10 +88,30 @@ def test_an_inconclusive_loss_names_the_blocks_that_would_decide(
     quiet = replace(passed, preflight=())
     step = undecided(quiet, with_gate, loss_inputs("generation_rate", 7.5, -1.0, 12.0))
     assert step.startswith(
-        "Run a new campaign with more loads: 6 blocks of four loads decide with a chance of 0.83 if the noise"
+        "Run a new campaign with more loads: 6 blocks of four loads decide with a chance of 0.83 if loads go on "
+        "to vary by 2.50 % and the candidate stays 7.50 % slower; 2 pass it with a chance of 1.00 if it loses nothing"
     )
+    faster = undecided(quiet, with_gate, loss_inputs("generation_rate", -7.5, -20.0, 12.0))
+    assert "the candidate stays 7.50 % faster" in faster
     at_margin = undecided(quiet, with_gate, loss_inputs("generation_rate", 10.0, 2.0, 17.0))
     assert "lies too close to the margin of 10 %" in at_margin
+
+
+@pytest.mark.parametrize(
+    ("error_pct", "why"),
+    [
+        (6.0, "Loads of one engine vary by 8.49 % here: 8 of them rule out a loss of 16.14 % for an equal candidate"),
+        (1.0, "The loads are steady enough for a margin of 10 %; the candidate itself lies too close to it"),
+    ],
+)
+def test_an_undecided_loss_says_whether_noise_or_the_candidate_keeps_it_open(
+    passed: Facts, with_gate: Change, loss_inputs: Any, error_pct: float, why: str
+) -> None:
+    inputs = loss_inputs("generation_rate", 9.5, 2.0, 17.0) | {
+        "standard_error_pct": str(error_pct), "sigma_pct": str(error_pct * 2**0.5), "residual_df": 5, "alpha": "0.05",
+    }  # fmt: skip
+    changed = with_gate(passed, "generation-loss", status="INCONCLUSIVE", inputs=inputs)
+    assert why in said(changed, "generation-loss", "may_not_say")[0]
 
 
 def test_on_a_busy_host_the_cheapest_step_is_a_quiet_host(passed: Facts, with_gate: Change, loss_inputs: Any) -> None:
@@ -141,3 +161,19 @@ def test_what_was_not_measured_names_gates_loads_sensors_and_scope(
 def test_limits_name_warnings_and_interruptions(passed: Facts, broken: Facts) -> None:
     assert "Host: other work runs (found 1.40, expected below 1)." in limits_of(passed)
     assert any("interrupted once" in line for line in limits_of(broken))
+
+
+def test_a_pass_without_a_block_and_a_rule_that_nobody_checked_stand_among_the_limits(
+    passed: Facts, with_gate: Change, loss_inputs: Any
+) -> None:
+    labels = [load.label for load in passed.loads if not load.is_burn_in]
+    inputs = loss_inputs("generation_rate", 0.5, -1.0, 2.0) | {
+        "invalid_blocks": [{"block": 2, "broken": ["C3 had 1 times that the GPU's clock was throttled"]}],
+        "all_blocks": {"decision": "INCONCLUSIVE"},
+        "unchecked_loads": {"foreign_gpu_processes": labels, "swap_in_pages": ["C1"]},
+    }
+    lines = limits_of(with_gate(passed, "generation-loss", inputs=inputs))
+    left_out = "Gate generation-loss leaves out block 2 by a rule about the host; with every block it is INCONCLUSIVE."
+    assert left_out in lines
+    assert "The rule about processes of others on the GPU at once could not be checked in any load." in lines
+    assert "The rule about pages swapped in could not be checked in C1." in lines

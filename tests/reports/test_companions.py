@@ -49,8 +49,8 @@ def with_losses(facts: Facts, with_gate: Change, prefill: float, generation: flo
 def test_the_coins_of_the_protocol_give_an_exact_test(passed: Facts, with_gate: Change) -> None:
     lines = companion_lines(with_losses(passed, with_gate, 0.0, 0.05))
     (line,) = [line for line in lines if line.startswith("generation-loss:")]
-    assert "a loss as large has p = 0.25 if there is none" in line
-    assert "least possible with 2 blocks: 0.25; so few blocks can never show anything by it" in line
+    assert "so large a loss comes in 25 % of cases if there is none" in line
+    assert "2 blocks never give less than 25 %, so it shows nothing here" in line
 
 
 def test_an_order_without_coins_has_no_such_test(passed: Facts, with_gate: Change) -> None:
