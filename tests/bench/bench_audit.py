@@ -2,6 +2,11 @@
 
     python tests/bench/bench_audit.py hashes --gb 1 --blob-kb 2500
     python tests/bench/bench_audit.py recompute --gb 2
+    python tests/bench/bench_audit.py memory --gb 10 --tokens 20000
+
+`recompute` audits the store, with its database, and the unpacked bundle of it, which has none: there everything is
+derived from the raw bytes and nothing is compared with rows. `memory` makes a store of so many bytes altogether, the
+database included, and audits it at each level, with and without the database.
 
 Rounds alternate; medians are printed. The files are read once before, so that both find them in the page cache (a
 store larger than the free memory is read from the disk by both). Memory is the peak resident set of a process that does
@@ -23,6 +28,9 @@ import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from recorder.audit import LEVELS
+from recorder.bundle import unpack_bundle, write_bundle
 
 CHILD = """
 import json, re, sys, time
@@ -115,10 +123,48 @@ def sha256sum(root: Path) -> float:
     return time.perf_counter() - start
 
 
+def unpacked(root: Path) -> Path:
+    """Bundle a store and unpack the bundle beside it."""
+    made = write_bundle(root, root.with_name("bundle.zst"))
+    unpack_bundle(made.path, root.with_name("bundle"))
+    made.path.unlink()
+    return root.with_name("bundle")
+
+
+def show_rounds(name: str, root: Path, size: int, rounds: int) -> None:
+    """Audit in several processes, one after the other; print speed and memory."""
+    # CPU time itself grows while neighbours share the core: the least is nearest to what the work takes.
+    tries = [audit(root, "recompute") for _ in range(rounds)]
+    found = min(tries, key=lambda one: float(one["cpu_s"]))
+    rates = [size / one["cpu_s"] / 1e6 for one in tries]
+    peak = max(one["peak_mb"] for one in tries)
+    print(f"{name}: {found['cpu_s']:.2f} s of CPU, {max(rates):.1f} MB a CPU second ({min(rates):.1f} at worst)")
+    print(f"  {found['s']:.2f} s; peak memory {peak:.0f} MB; {found['counts']}", flush=True)
+
+
+def show_memory(root: Path) -> None:
+    """Audit a store at each level, and its unpacked bundle; print what each took."""
+    for name, folder, level in [
+        *(("store", root, level) for level in LEVELS),
+        ("bundle", unpacked(root), "recompute"),
+    ]:
+        found = audit(folder, level)
+        print(
+            f"{name}, --level {level}: peak memory {found['peak_mb']:.0f} MB; {found['cpu_s']:.1f} s of CPU, "
+            f"{found['s']:.1f} s",
+            flush=True,
+        )
+
+
+def bytes_of(root: Path) -> int:
+    """How many bytes the files of a folder have."""
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+
+
 def main() -> None:
     """Fill a store, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("hashes", "recompute"))
+    parser.add_argument("what", choices=("hashes", "recompute", "memory"))
     parser.add_argument("--gb", type=float, default=1.0)
     parser.add_argument("--blob-kb", type=int, default=2500)
     parser.add_argument("--tokens", type=int, default=100_000, help="tokens of each stream")
@@ -132,23 +178,25 @@ def main() -> None:
         start = time.perf_counter()
         if chosen.what == "hashes":
             fill_with_blobs(root, total, chosen.blob_kb * 1000)
+        elif chosen.what == "memory":
+            while not root.exists() or bytes_of(root) < total:
+                fill_with_streams(root, total // 40, chosen.tokens, chosen.pad)
         else:
             fill_with_streams(root, total, chosen.tokens, chosen.pad)
         filled = time.perf_counter() - start
         files = [path for path in (root / "blobs").rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
         database = (root / "assay.sqlite").stat().st_size
-        print(f"{len(files)} blobs, {size / 1e9:.2f} GB; database {database / 1e9:.2f} GB; filled in {filled:.0f} s")
+        print(
+            f"{len(files)} blobs, {size / 1e9:.2f} GB; database {database / 1e9:.2f} GB; filled in {filled:.0f} s",
+            flush=True,
+        )
         if chosen.what == "recompute":
-            # CPU time itself grows while neighbours share the core: the least is nearest to what the work takes.
-            tries = [audit(root, "recompute") for _ in range(chosen.rounds)]
-            found = min(tries, key=lambda one: float(one["cpu_s"]))
-            rates = [size / one["cpu_s"] / 1e6 for one in tries]
-            peak = max(one["peak_mb"] for one in tries)
-            print(
-                f"recompute: {found['cpu_s']:.1f} s of CPU, {max(rates):.1f} MB a CPU second ({min(rates):.1f} at worst)"
-            )
-            print(f"{found['s']:.1f} s; peak memory {peak:.0f} MB; {found['counts']}")
+            show_rounds("store", root, size, chosen.rounds)
+            show_rounds("unpacked bundle", unpacked(root), size, chosen.rounds)
+            return
+        if chosen.what == "memory":
+            show_memory(root)
             return
         sha256sum(root)
         rounds = [(audit(root, "hashes"), sha256sum(root)) for _ in range(chosen.rounds)]
