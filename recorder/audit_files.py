@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -123,7 +124,7 @@ def _check_members(entry: Entry) -> None:
 
 def check_files(audit: Audit) -> None:
     """(6) Compare what lies in the store with what the ledger names."""
-    paths = _files_of(audit.root)
+    files = _files_of(audit.root)
     now = audit.entries_by_now()
     copies, torn, blobs = (
         _copies(audit, audit.entries),
@@ -136,14 +137,13 @@ def check_files(audit: Audit) -> None:
         expected |= {MANIFEST, VERIFIER}
     spools, imported = _spools(now), import_prefixes(audit)
     present: set[str] = set()
-    for path in paths:
-        name = path.relative_to(audit.root).as_posix()
+    for name, file in files.items():
         if name.startswith(imported):
             audit.expected_files.add(name)  # by check 19
             continue
         present.add(name)
         audit.items += 1
-        if _is_plain(audit, path, name, blobs) and name not in expected and not _SIDE_FILES.fullmatch(name):
+        if _is_plain(audit, file, name, blobs) and name not in expected and not _SIDE_FILES.fullmatch(name):
             _check_stray(audit, name, spools)
     for name in sorted(name for name in _TOP_FILES if (audit.root / name).is_dir()):
         audit.find(name, message="a folder stands where a file is expected")
@@ -165,12 +165,12 @@ def _blob_files(audit: Audit, entries: Sequence[Entry]) -> dict[str, str]:
     return {f"{_BLOBS}{sha256[:2]}/{sha256[2:]}": sha256 for sha256 in named}
 
 
-def _is_plain(audit: Audit, path: Path, name: str, blobs: Mapping[str, str]) -> bool:
+def _is_plain(audit: Audit, file: os.DirEntry[str], name: str, blobs: Mapping[str, str]) -> bool:
     """Whether a plain file lies here; say so if it is a link, a pipe or a device."""
-    if path.is_symlink():
+    if file.is_symlink():
         audit.find(name, message="a link stands where a file is expected")
         return False
-    if path.exists() and not path.is_file():  # a recorder beside us may have removed it meanwhile
+    if not file.is_file() and Path(file.path).exists():  # a recorder beside us may have removed it meanwhile
         audit.find(name, message="no regular file stands where a file is expected")
         if name in blobs:
             audit.broken_blobs.add(blobs[name])
@@ -198,13 +198,22 @@ def _check_stray(audit: Audit, name: str, spools: dict[str, bool]) -> None:
         audit.find(name, message="the ledger does not name this file")
 
 
-def _files_of(root: Path) -> list[Path]:
-    """Return every file and link of the store, sorted; folders that a running recorder removes are passed over."""
-    found: list[Path] = []
-    for folder, folders, files in os.walk(root):
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        found += [Path(folder) / name for name in (*files, *links)]
-    return sorted(found)
+def _files_of(root: Path) -> dict[str, os.DirEntry[str]]:
+    """Return every file and link of the store by name, sorted; folders that a recorder removes are passed over.
+
+    What the folder itself says of a file is enough: a look at each of them would cost more than all that is done here.
+    """
+    found: dict[str, os.DirEntry[str]] = {}
+    folders = [("", str(root))]
+    while folders:
+        prefix, folder = folders.pop()
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append((f"{prefix}{entry.name}/", entry.path))
+                else:
+                    found[prefix + entry.name] = entry
+    return dict(sorted(found.items(), key=lambda one: one[0].split("/")))
 
 
 def _copy_names(entry: Entry, left_out: frozenset[str]) -> list[str]:

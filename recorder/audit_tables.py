@@ -29,7 +29,7 @@ def check_database(audit: Audit) -> None:
                 audit.find(f"assay.sqlite: {pragma}", message="wrong value", expected=expected, found=found[:3])
         expected_schema, found_schema = _expected_schema(), _schema(connection)
         audit.has_schema = expected_schema == found_schema
-        for table in _dangling(connection, has_schema=audit.has_schema):
+        for table in _dangling(audit, connection):
             audit.find(f"assay.sqlite: {table}", message="a row refers to a ledger entry that is not there")
         if revision.name in {name.removeprefix("table ") for name in found_schema}:
             audit.items += 1
@@ -47,15 +47,15 @@ def check_database(audit: Audit) -> None:
             )
 
 
-def _dangling(connection: Connection, *, has_schema: bool) -> list[str]:
+def _dangling(audit: Audit, connection: Connection) -> list[str]:
     """Return the table of each row that refers to no entry; once a table where the schema is ours.
 
     Each key of our tables is that of its entry, so that it is enough to count by entry: SQLite looks up every row.
     """
-    if not has_schema:
+    if not audit.has_schema:
         return [str(row[0]) for row in connection.execute(text("PRAGMA foreign_key_check"))]
-    entries = _counts(connection, metadata.tables["ledger_entry"]).keys()
-    return [table.name for table in DERIVED if _counts(connection, table).keys() - entries]
+    counts = _counts(audit, connection)
+    return [table.name for table in DERIVED if counts[table.name].keys() - counts["ledger_entry"].keys()]
 
 
 def _schema(connection: Connection) -> dict[str, str]:
@@ -81,7 +81,7 @@ def check_rows(audit: Audit) -> None:
         newest = connection.scalar(select(func.max(metadata.tables["ledger_entry"].c.seq)))
         newest = -1 if newest is None else int(newest)
         covered = _covered(audit, newest)
-        counts = {table.name: _counts(connection, table) for table in DERIVED}
+        counts = _counts(audit, connection)
         for table, by_seq in counts.items():
             last = min(newest + 1, len(audit.entries_by_now())) if audit.is_live else covered
             for seq in sorted(seq for seq in by_seq if not 0 <= seq < last):
@@ -114,10 +114,18 @@ def _seq_column(table: Table) -> Column[Any]:
     return table.c.seq if table.name == "ledger_entry" else table.c.entry_seq
 
 
-def _counts(connection: Connection, table: Table) -> dict[int, int]:
-    column = _seq_column(table).name
-    rows = connection.exec_driver_sql(f"SELECT {column}, count(*) FROM {table.name} GROUP BY {column}")  # noqa: S608
-    return {int(seq): int(count) for seq, count in rows}
+def _counts(audit: Audit, connection: Connection) -> dict[str, dict[int, int]]:
+    """Return how many rows each table has of each entry. A recorder beside us may add some between two checks."""
+
+    def count(table: Table) -> dict[int, int]:
+        column = _seq_column(table).name
+        rows = connection.exec_driver_sql(f"SELECT {column}, count(*) FROM {table.name} GROUP BY {column}")  # noqa: S608
+        return {int(seq): int(found) for seq, found in rows}
+
+    def count_all() -> dict[str, dict[int, int]]:
+        return {table.name: count(table) for table in DERIVED}
+
+    return count_all() if audit.is_live else audit.once(("row counts",), count_all)
 
 
 def _check_entry(audit: Audit, connection: Connection, entry: Entry, counts: Mapping[str, Mapping[int, int]]) -> None:

@@ -111,11 +111,13 @@ class BlobStore:
         # A pipe would wait for its writer.
         if not path.is_file():
             raise EvidenceError("the blob is missing", where=str(path))
-        data = path.read_bytes()
-        found = hashlib.sha256(data).hexdigest()
-        if found != sha256:
+        with path.open("rb", buffering=0) as file:
+            salt, content = file.read(SALT_BYTES), file.readall()
+        digest = hashlib.sha256(salt)
+        digest.update(content)
+        if (found := digest.hexdigest()) != sha256:
             raise EvidenceError(f"the bytes of the blob have the hash {found}", where=str(path))
-        return data[SALT_BYTES:]
+        return content
 
     def digest(self, sha256: str) -> BlobReference | None:
         """Return hash and content size of what lies under this name, read in pieces; None if it is missing."""

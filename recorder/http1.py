@@ -66,7 +66,11 @@ class Response:
 
 
 class _Collector:
-    """Receives httptools callbacks. Attributes are read by ``parse_response`` between reads."""
+    """Receives httptools callbacks; attributes are read between reads. A context manager that gives its parser.
+
+    Parser and collector hold each other. At the end the collector lets go, so that the bytes of a message are freed
+    with it: left to the cycle finder, those of several large messages would wait for it.
+    """
 
     def __init__(self, take: Callable[[bytes], None] | None = None) -> None:
         self.headers: list[tuple[str, str]] = []
@@ -75,17 +79,25 @@ class _Collector:
         self.has_headers = False
         self.is_done = False
         self.pieces: list[bytes] = []
-        self.on_body: Final = take or self._keep
-        self.parser: Final = httptools.HttpResponseParser(self)  # looks up the callbacks now
+        self._parser: httptools.HttpResponseParser | None = None
+        if take is not None:
+            self.on_body = take  # type: ignore[method-assign,assignment]
+
+    def __enter__(self) -> httptools.HttpResponseParser:
+        self._parser = httptools.HttpResponseParser(self)  # looks up the callbacks now
+        return self._parser
+
+    def __exit__(self, *_: object) -> None:
+        self._parser = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.has_headers:
             self.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
-        if self.is_done:
+        if self.is_done or self._parser is None:
             return
-        status = self.parser.get_status_code()
+        status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:
             self.interim.append(status)
             self.headers.clear()
@@ -93,7 +105,7 @@ class _Collector:
             self.status = status
             self.has_headers = True
 
-    def _keep(self, data: bytes) -> None:
+    def on_body(self, data: bytes) -> None:
         if not self.is_done:
             self.pieces.append(data)
 
@@ -113,7 +125,8 @@ def _parse_at_once(reads: Sequence[Read]) -> Response | None:
     chunks: list[bytes] = []
     collector = _Collector(take=chunks.append)  # for each chunk, no call but this one
     try:
-        collector.parser.feed_data(data)
+        with collector as parser:
+            parser.feed_data(data)
     except (httptools.HttpParserError, httptools.HttpParserUpgrade):
         return None
     headers = tuple(collector.headers)
@@ -177,7 +190,11 @@ def _split_over_reads(sizes: list[int], stops: list[int], read_stops: list[int])
 def parse_by_reads(reads: Sequence[Read]) -> Response:
     """Read the final response read by read, whatever it looks like. Never raises."""
     collector = _Collector()
-    feed = collector.parser.feed_data
+    with collector as parser:
+        return _read_by_reads(reads, collector, parser.feed_data)
+
+
+def _read_by_reads(reads: Sequence[Read], collector: _Collector, feed: Callable[[bytes], None]) -> Response:
     body: list[BodyPiece] = []
     headers_ns: int | None = None
     end_ns: int | None = None

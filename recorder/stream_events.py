@@ -157,9 +157,11 @@ def decode_native_run(data: Sequence[bytes]) -> PlainRun | None:
         [event.content for event in events],
         [event.tokens_predicted for event in events],
     )
+    if True in [event.stop for event in events]:
+        return None
     # An event with neither ids nor text, or with ids before anything was generated, is none of a token.
-    is_plain = all(text or (ids and running != 0) for ids, text, running in zip(*run, strict=True))
-    return run if is_plain and not any(event.stop for event in events) else None
+    is_plain = all(run.texts) or all(text or (ids and running != 0) for ids, text, running in zip(*run, strict=True))
+    return run if is_plain else None
 
 
 def decode_openai_run(data: Sequence[bytes]) -> PlainRun | None:

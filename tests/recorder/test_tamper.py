@@ -12,13 +12,15 @@ import shutil
 import sys
 import time
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
-from recorder import verify
+from recorder import audit_files, verify
 from recorder.audit import AuditResult, audit_store
 from recorder.bundle import unpack_bundle, write_bundle
 from recorder.key_ring import trusted_keys
@@ -51,12 +53,13 @@ class Case(NamedTuple):
     pristine: dict[str, bytes]
     keys: list[VerifierKey]
     head: str
+    stamps: dict[str, object]
 
 
 def case(root: Path, keys: list[VerifierKey]) -> Case:
     result = audit_store(root, trusted_keys=keys)
     assert (result.findings, result.trust) == ((), "VERIFIED")
-    return Case(root, tamper.read_tree(root), keys, str(result.head))
+    return Case(root, tamper.read_tree(root), keys, str(result.head), {})
 
 
 @pytest.fixture(scope="module")
@@ -123,18 +126,37 @@ def missed(one: Case, change, folder: Path) -> str | None:
             return f"{change.kind}: the place is not named in {places}, expected one of {change.words}"
         return None
     finally:
-        tamper.restore(one.root, one.pristine)
+        tamper.restore(one.root, one.pristine, one.stamps)
 
 
 def run(one: Case, folder: Path, count: int) -> tuple[list[str], Counter[str]]:
     found, kinds, end = [], Counter(), time.monotonic() + SECONDS
-    for number, change in enumerate(tamper.changes(one.pristine, random.Random(SEED))):
-        if number == count or time.monotonic() > end:
-            break
-        kinds[change.kind.partition(":")[0]] += 1
-        if (problem := missed(one, change, folder)) is not None:
-            found.append(problem)
+    # What a line of the ledger says depends on the line and its number alone, and most lines are the same each time.
+    with mock.patch.object(audit_files, "parse_entry", lru_cache(1000)(audit_files.parse_entry)):
+        for number, change in enumerate(tamper.changes(one.pristine, random.Random(SEED))):
+            if number == count or time.monotonic() > end:
+                break
+            kinds[change.kind.partition(":")[0]] += 1
+            if (problem := missed(one, change, folder)) is not None:
+                found.append(problem)
+            if number % 500 == 499:
+                sys.stderr.write(f"{number + 1} changes, {len(found)} missed\n")
     return found, kinds
+
+
+def test_whatever_is_changed_is_put_back(store: Case):
+    """Also where a file is written twice in a row, with the same size: a change that stays would hide the next ones."""
+    for number, change in enumerate(tamper.changes(store.pristine, random.Random(SEED))):
+        change.apply(store.root)
+        tamper.restore(store.root, store.pristine, store.stamps)
+        if number % 8 == 0:
+            assert tamper.read_tree(store.root) == store.pristine, change.kind
+            time.sleep(0.15)  # some stamps are old enough to be trusted, some are not
+        if number == 100:
+            break
+    assert tamper.read_tree(store.root) == store.pristine
+    assert store.stamps
+    assert not any(path.is_symlink() or not (path.is_file() or path.is_dir()) for path in store.root.rglob("*"))
 
 
 def test_an_untouched_store_and_bundle_have_no_findings(store: Case, bundle: Case):
@@ -169,7 +191,7 @@ def test_the_single_file_verifier_finds_the_same_changes_of_a_bundle(bundle: Cas
         text = "\n".join(f"{one['place']} {one['message']}" for one in verifier.findings)
         assert any(word in text for word in change.words), (change.kind, text[:500])
         assert verifier.trust == "SELF_CONSISTENT"
-        tamper.restore(bundle.root, bundle.pristine)
+        tamper.restore(bundle.root, bundle.pristine, bundle.stamps)
 
 
 def test_a_store_signed_again_with_another_key_is_self_consistent_and_says_what_that_leaves_open(store: Case):
@@ -199,7 +221,7 @@ def test_a_store_taken_back_to_any_earlier_checkpoint_passes_without_a_pinned_he
         result = audit_store(store.root, trusted_keys=store.keys, head=store.head)
         assert [finding.check for finding in result.findings] == ["head"]
         assert (result.findings[0].place, result.trust) == ("ledger.jsonl", "SELF_CONSISTENT")
-        tamper.restore(store.root, store.pristine)
+        tamper.restore(store.root, store.pristine, store.stamps)
     assert len(seen) > 3
 
 
