@@ -1,0 +1,29 @@
+"""Mutants that were looked at and change nothing that anybody can see: by the line, the change, and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mutants import Mutant
+
+
+class Equivalent(NamedTuple):
+    """A change that no test can notice. `line` is the text of its line, so that it outlives changes elsewhere."""
+
+    path: str
+    line: str
+    old: str
+    new: str
+    why: str
+
+
+EQUIVALENT: tuple[Equivalent, ...] = ()
+
+
+def reason(mutant: Mutant, source: bytes) -> str | None:
+    """Return why a mutant changes nothing, where that is known."""
+    line = source.decode().splitlines()[mutant.line - 1].strip()
+    for one in EQUIVALENT:
+        if (one.path, one.line, one.old, one.new) == (mutant.path, line, mutant.old, mutant.new):
+            return one.why
+    return None
