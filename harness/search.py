@@ -281,7 +281,14 @@ def replay(player: Player, cases: Sequence[Case], *, source: str) -> SearchResul
         tally.add(judgement)
         if judgement.is_finding:
             result.findings.append(
-                Finding(number=number, drawn=case, case=case, judgement=judgement, is_repeatable=True)
+                Finding(
+                    number=number,
+                    drawn=case,
+                    drawn_judgement=judgement,
+                    case=case,
+                    judgement=judgement,
+                    is_repeatable=True,
+                )
             )
     return result
 
@@ -293,4 +300,11 @@ def _finding(player: Player, number: int, drawn: Case, judgement: Judgement) -> 
     player.restart()
     again = player.judge(small)
     is_repeatable = first.status == again.status == judgement.status and first.comparison == again.comparison
-    return Finding(number=number, drawn=drawn, case=small, judgement=again, is_repeatable=is_repeatable)
+    return Finding(
+        number=number,
+        drawn=drawn,
+        drawn_judgement=judgement,
+        case=small,
+        judgement=again,
+        is_repeatable=is_repeatable,
+    )

@@ -64,13 +64,14 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A broken law: the case that was drawn, the small one that it was shrunk to, and how that one ends.
+    """A broken law: the case that was drawn, the small one that it was shrunk to, and how both end.
 
-    `is_repeatable` says whether the small case ended the same way in a process of its own.
+    `is_repeatable` says whether the small case ended as the drawn one did, in a process of its own.
     """
 
     number: int
     drawn: Case
+    drawn_judgement: Judgement
     case: Case
     judgement: Judgement
     is_repeatable: bool
@@ -132,6 +133,7 @@ class SearchResult:
                     **one.judgement.payload(),
                     "case": one.case.model_dump(mode="json"),
                     "drawn": one.drawn.model_dump(mode="json"),
+                    "drawn_ended": one.drawn_judgement.payload(),
                 }
                 for one in self.findings
             ],
@@ -147,6 +149,7 @@ class _Replayed(Part):
     comparison: Mapping[str, Any] | None = None
     words: str = ""
     drawn: Case | None = None
+    drawn_ended: Mapping[str, Any] | None = None
 
 
 class _Document(Part):

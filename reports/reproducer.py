@@ -105,7 +105,10 @@ def _ranges(positions: Iterable[int]) -> str:
 
 def finding_text(finding: Finding, vocabulary: int) -> str:
     """Return a finding as text."""
-    again = "" if finding.is_repeatable else "\nin a process of its own it ended differently"
+    again = ""
+    if not finding.is_repeatable:
+        first = judgement_text(finding.drawn_judgement)
+        again = f"\nin a process of its own it ended differently; the case that was drawn ended with {first}"
     return f"{judgement_text(finding.judgement)}{again}\n{case_text(finding.case, vocabulary)}"
 
 

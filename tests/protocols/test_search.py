@@ -103,7 +103,11 @@ def test_a_law_without_any_applicable_case_says_what_was_missing():
 
 def result() -> SearchResult:
     found = SearchResult(model="m", build="b", vocabulary=4, seed=1, tallies={"copied=single": Tally(tried=1)})
-    found.findings = [Finding(number=0, drawn=CASE, case=CASE, judgement=compared(2.0), is_repeatable=True)]
+    found.findings = [
+        Finding(
+            number=0, drawn=CASE, drawn_judgement=compared(2.0), case=CASE, judgement=compared(2.0), is_repeatable=True
+        )
+    ]
     return found
 
 

@@ -123,10 +123,12 @@ def test_other_work_and_settings_of_drafts_and_blocks_are_told():
 
 def test_a_crash_is_told_in_the_engines_words_and_a_case_that_does_not_repeat_says_so():
     died = Judgement(status="dies", promise=BYTES, words="the engine library died during copy (signal SIGSEGV)")
-    text = finding_text(Finding(number=3, drawn=CASE, case=CASE, judgement=died, is_repeatable=False), 100)
+    held = Judgement(status="holds", promise=BYTES)
+    found = Finding(number=3, drawn=CASE, drawn_judgement=died, case=CASE, judgement=held, is_repeatable=False)
+    text = finding_text(found, 100)
     assert text.splitlines()[:3] == [
-        "dies: the engine library died during copy (signal SIGSEGV)",
-        "in a process of its own it ended differently",
+        "holds",
+        f"in a process of its own it ended differently; the case that was drawn ended with dies: {died.words}",
         "law copied=single",
     ]
 
