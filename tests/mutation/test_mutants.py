@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cpp_mutants import cpp_mutants
+from cpp_runner import CppRunner
 from equivalents import EQUIVALENT, reason
 from mutants import Mutant, draw
 from mutate import CHECKOUT, Result, all_mutants, table
@@ -175,3 +179,16 @@ def test_a_mutant_is_killed_survives_or_never_ends(tmp_path: Path):
 def test_tests_that_fail_without_a_mutant_say_nothing_about_one(tmp_path: Path):
     ended = run(tmp_path / "checkout", "ONE = 1\n", "def test_one():\n    assert False\n")
     assert (ended.returncode, "without any change" in ended.stderr) == (1, True)
+
+
+def test_a_changed_source_of_block_selection_is_compiled_and_noticed(tmp_path: Path):
+    if shutil.which(os.environ.get("CXX", "c++")) is None:
+        pytest.skip("NOT_RUN: no C++ compiler")
+    path = "engine/src/qsa/prefix.cpp"
+    source = (CHECKOUT / path).read_bytes()
+    line = next(number for number, text in enumerate(source.splitlines(), 1) if b"n_blocks = (rank + 1)" in text)
+    plus = next(one for one in cpp_mutants(path, source) if (one.line, one.old) == (line, "+"))
+    runner = CppRunner(CHECKOUT, tmp_path)
+    assert runner.run(plus) == "killed"
+    assert runner.run(replace(plus, new="+ nothing +")) is None
+    assert (CHECKOUT / path).read_bytes() == source
