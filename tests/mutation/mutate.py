@@ -65,6 +65,16 @@ def results(sample: Sequence[Mutant], run: Callable[[Mutant], str | None]) -> It
         yield Result(mutant, "equivalent" if why else outcome, why or "")
 
 
+def survivors(path: Path) -> list[Mutant]:
+    """Return the mutants that survived in a file of `--out`."""
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return [
+        Mutant(**{name: row[name] for name in Mutant.__dataclass_fields__})
+        for row in rows
+        if row["outcome"] == "survived"
+    ]
+
+
 def kill_rate(found: Sequence[Result]) -> float | None:
     """Return the share of noticed mutants among those that are not equivalent; none where there are no others."""
     real = [one for one in found if one.outcome != "equivalent"]
@@ -95,10 +105,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--at-least", type=float, default=0.0, help="kill rate in percent below which the exit code is 1"
     )
+    parser.add_argument("--again", type=Path, help="try only what survived in this file of --out")
     parser.add_argument("--out", type=Path, help="file that gets the results as JSON")
     options = parser.parse_args(arguments)
     mutants = [one for one in all_mutants(options.group) if options.only in one.path]
-    sample = draw(mutants, options.sample, options.seed)
+    sample = draw(mutants, options.sample, options.seed) if options.again is None else survivors(options.again)
     print(f"{len(sample)} of {len(mutants)} mutants, seed {options.seed}", flush=True)
     found: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="assay-mutants-") as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from cpp_mutants import cpp_mutants
 from cpp_runner import CppRunner
 from equivalents import EQUIVALENT, reason
 from mutants import Mutant, draw
-from mutate import CHECKOUT, Result, all_mutants, table
+from mutate import CHECKOUT, Result, all_mutants, survivors, table
 from python_mutants import python_mutants
 
 PYTHON = b'''"""1 < 2 is no code."""
@@ -132,6 +133,13 @@ def test_the_table_counts_each_file_and_takes_equivalent_ones_out_of_the_rate():
         "| b.py | 2 | 1 | 0 | 1 | 0 | 50% |",
         "| all | 5 | 2 | 1 | 1 | 1 | 75% |",
     ]
+
+
+def test_what_survived_is_read_back_to_be_tried_again(tmp_path: Path):
+    first, second = python_mutants("m.py", PYTHON)[:2]
+    rows = [{"outcome": "survived", "why": "", **vars(first)}, {"outcome": "killed", "why": "", **vars(second)}]
+    (tmp_path / "out.json").write_text(json.dumps(rows))
+    assert survivors(tmp_path / "out.json") == [first]
 
 
 RUN = """
