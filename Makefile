@@ -2,7 +2,7 @@
 #
 #   make qualify   build the engine, get two models, run two bundled protocols, print the verdicts, audit the evidence
 #   make test      lint, types, native tests and all tests, against the installed wheel
-#   make nightly   the long ones: sanitizers, every fault at every step, fuzzing, and the slowed engine that must FAIL
+#   make nightly   the long ones: sanitizers, every fault at every step, mutants, fuzzing, and the slowed engine that must FAIL
 #   make threads   the server's tests under ThreadSanitizer, ggml included (part of make nightly)
 #   make bench     speed of the engine and of the harness's own parts
 #   make clients   real client programs against the bundled server
@@ -32,6 +32,8 @@ TEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 HANGS := -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true
 # How long `make nightly` fuzzes.
 FUZZ_SECONDS ?= 1200
+# How many mutants of each group `make nightly` tries.
+MUTANTS ?= 300
 # A folder that happens to be the current one must not stand before the installed packages.
 export PYTHONSAFEPATH := 1
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -84,6 +86,7 @@ nightly: test threads $(STAMPS)/fuzz
 	    -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
 	$(BIN)/cmake --build .cache/sanitized
 	$(BIN)/ctest --test-dir .cache/sanitized --output-on-failure --no-tests=error
+	for group in protocols audit qsa; do PYTHONPATH=tests/mutation $(BIN)/python tests/mutation/mutate.py $$group --sample $(MUTANTS) --at-least 85; done
 	ASSAY_QSA_HISTORIES=10000 $(BIN)/pytest tests/engine/test_qsa_histories.py
 	ASSAY_TEST_THOROUGH=1 $(BIN)/pytest --timeout=7200 tests/recorder/test_faults.py tests/engine/test_recall_model.py tests/harness/test_release_quick.py tests/engine/test_server_drafts.py \
 	    tests/engine/test_server_recall.py

@@ -16,25 +16,28 @@ from engine.images import WITH_IMAGES, made_up_image, place_image
 from engine.worker import EngineWorker, Session
 from harness.progress import Progress
 from protocols.check_schema import named_tokens
-from protocols.comparators import Rows, compare_logits, joined
+from protocols.comparators import Rows, top_of
+from protocols.draws import Abilities, Weights
 from protocols.errors import ProtocolError
-from protocols.history import (
+from protocols.history import Meaningless, Start, conversations, trace
+from protocols.laws import Case, LawName, Promise, draw_case, promise, unmet_need
+from protocols.operations import (
+    Coordinates,
     Copy,
     Cut,
     Drop,
     Evaluate,
+    Generate,
     History,
     Image,
-    Meaningless,
     Operation,
     Restore,
+    Run,
     Save,
+    Skip,
     Step,
-    conversations,
-    trace,
 )
-from protocols.laws import Abilities, Case, LawName, Promise, Weights, draw_case, promise
-from protocols.search import Finding, Judgement, SearchResult, Tally, judged
+from protocols.search import Chosen, Finding, Judgement, Played, SearchResult, Tally, judge_played
 from protocols.shrinking import shrink
 
 _TIMEOUT_S: Final = 300.0
@@ -106,10 +109,10 @@ class Player:
         except LibraryDiedError as error:
             self.restart()
             return Judgement(status="dies", promise=promised, words=str(error))
-        return judged(compare_logits(left, right), promised)
+        return judge_played(left, right, promised)
 
-    def _play(self, case: Case, history: History, promised: Promise) -> Rows:
-        """Return the logits of the compared steps, [steps, vocabulary]."""
+    def _play(self, case: Case, history: History, promised: Promise) -> Played:
+        """Return what a history gives in a fresh session."""
         settings = history.settings
         cells = promised.cells_together if settings.is_unified else promised.cells_each
         self._worker.open_session(
@@ -121,12 +124,15 @@ class Player:
                 kv_type=settings.kv_type,
                 is_unified=settings.is_unified,
                 rollback_tokens=settings.rollback_tokens,
+                is_bucket=settings.is_bucket,
+                draft_tokens=settings.draft_tokens,
+                draft_vocabulary=settings.draft_vocabulary,
             )
         )
         play = _Play(self._worker, case.seed, history, vocabulary=self.vocabulary, width=self._width)
         for operation, starts in zip(history.operations, trace(history).starts, strict=True):
             play.carry_out(operation, starts)
-        return joined(play.rows)
+        return Played(rows=play.rows, chosen=play.chosen, work=self._worker.work())
 
 
 def _weights(tensor_types: Iterable[str]) -> Weights:
@@ -142,21 +148,37 @@ class _Play:
 
     def __init__(self, worker: EngineWorker, seed: int, history: History, *, vocabulary: int, width: int) -> None:
         self.rows: list[Rows] = []
+        self.chosen: list[Chosen] = []
         self._worker, self._seed, self._width = worker, seed, width
         self._states: dict[str, bytes] = {}
         self._ids = {
             name: named_tokens(seed, name, max(at) + 1, vocabulary) for name, at in conversations(history).items()
         }
 
-    def carry_out(self, operation: Operation, starts: Sequence[int]) -> None:
-        """Carry one operation out, from the positions that the trace of the history names."""
+    def carry_out(self, operation: Operation, starts: Sequence[Start]) -> None:
+        """Carry one operation out, from where the trace of the history says."""
         match operation:
-            case Evaluate() | Step() | Image():
-                self._extend(operation, starts)
+            case Evaluate(runs=runs, coordinates=form):
+                self._evaluate(runs, starts, form)
+            case Step(coordinates=form):
+                for place in range(operation.tokens):
+                    start = starts[0]._replace(position=starts[0].position + place)
+                    self.rows.append(self._row(operation, start, form))
+            case Generate():
+                self._generate(operation, starts[0])
+            case Image():
+                self._show(operation, starts[0])
+            case Skip():
+                pass  # the starts of what follows say it
+            case _:
+                self._edit(operation, starts)
+
+    def _edit(self, operation: Copy | Cut | Drop | Save | Restore, starts: Sequence[Start]) -> None:
+        match operation:
             case Copy(source=source, target=target):
                 self._worker.copy(source, target)
             case Cut(sequence=sequence):
-                self._worker.remove(sequence=sequence, start=starts[0])
+                self._worker.remove(sequence=sequence, start=starts[0].cached)
             case Drop(sequence=sequence):
                 self._worker.remove(sequence=sequence)
             case Save(sequence=sequence, state=state):
@@ -164,29 +186,56 @@ class _Play:
             case Restore(sequence=sequence, state=state):
                 self._worker.restore(sequence, self._states[state])
 
-    def _extend(self, operation: Evaluate | Step | Image, starts: Sequence[int]) -> None:
-        match operation:
-            case Evaluate(runs=(run,)):
-                ids = self._ids[run.conversation][starts[0] : starts[0] + run.tokens]
-                self._worker.decode(ids, start=starts[0], sequence=run.sequence, rows="none")
-            case Evaluate(runs=runs):
-                ids, at, owners = list[int](), list[int](), list[int]()
-                for run, start in zip(runs, starts, strict=True):
-                    ids += self._ids[run.conversation][start : start + run.tokens]
-                    at += range(start, start + run.tokens)
-                    owners += [run.sequence] * run.tokens
-                self._worker.decode_rows(ids, at, sequences=owners, wanted=[False] * len(ids))
-            case Step(sequence=sequence, conversation=name, tokens=tokens):
-                for place in range(starts[0], starts[0] + tokens):
-                    row = self._worker.decode([self._ids[name][place]], start=place, sequence=sequence)
-                    self.rows.append(row.copy())
-            case Image(sequence=sequence, conversation=name, side=side):
-                seed = named_tokens(self._seed, name, starts[0] + 1, 2**32)[starts[0]]
-                image = place_image([], made_up_image(side, self._width, seed=seed), start=starts[0])
-                wanted = [False] * len(image.tokens)
-                self._worker.decode_rows(
-                    image.tokens, image.positions, sequences=sequence, embeddings=image.embeddings, wanted=wanted
-                )
+    def _evaluate(self, runs: Sequence[Run], starts: Sequence[Start], form: Coordinates) -> None:
+        ids, at, owners = list[int](), list[int](), list[int]()
+        for run, start in zip(runs, starts, strict=True):
+            ids += self._ids[run.conversation][start.position : start.position + run.tokens]
+            at += range(start.cached, start.cached + run.tokens)
+            owners += [run.sequence] * run.tokens
+        if len(runs) == 1 and form == "p":
+            self._worker.decode(ids, start=at[0], sequence=owners[0], rows="none")
+        else:
+            self._worker.decode_rows(ids, _written(at, form), sequences=owners, wanted=[False] * len(ids))
+
+    def _row(self, operation: Step | Generate, start: Start, form: Coordinates = "p") -> Rows:
+        """Evaluate one token of the conversation; its logits, [1, vocabulary]."""
+        ids, sequence = [self._ids[operation.conversation][start.position]], operation.sequence
+        if form == "p":
+            return self._worker.decode(ids, start=start.cached, sequence=sequence).copy()
+        return self._worker.decode_rows(ids, _written([start.cached], form), sequences=sequence).copy()
+
+    def _generate(self, operation: Generate, start: Start) -> None:
+        sequence, left = operation.sequence, operation.tokens
+        if not operation.depth:
+            row = self._row(operation, start)
+            for place in range(left):
+                best, margin = top_of(row[0])
+                self.chosen.append(Chosen(best, margin))
+                if place + 1 < left:
+                    row = self._worker.decode([best], start=start.cached + place + 1, sequence=sequence)
+            return
+        last = self._ids[operation.conversation][start.position]
+        while left:
+            found = self._worker.draft_round(last, left=left, depth=operation.depth, sequence=sequence)
+            self.chosen += [Chosen(token, None) for token in found.tokens]
+            left, last = left - len(found.tokens), found.tokens[-1]
+
+    def _show(self, image: Image, start: Start) -> None:
+        seed = named_tokens(self._seed, image.conversation, start.position + 1, 2**32)[start.position]
+        placed = place_image([], made_up_image(image.side, self._width, seed=seed), start=start.cached)
+        part, embeddings = slice(image.places.start, image.places.stop), placed.embeddings
+        self._worker.decode_rows(
+            placed.tokens[part],
+            placed.positions[:, part],
+            sequences=image.sequence,
+            embeddings=None if embeddings is None else embeddings[part],
+            wanted=[False] * len(image.places),
+        )
+
+
+def _written(positions: Sequence[int], form: Coordinates) -> list[list[int]]:
+    """Return positions of text as axes, [axes][rows]."""
+    return [[*positions] if axis == "p" else [0] * len(positions) for axis in form]
 
 
 def search(
@@ -200,21 +249,25 @@ def search(
 ) -> SearchResult:
     """Draw cases of the laws in turns until `cases` were tried or `seconds` are over.
 
-    The first failing case of a law is made small and becomes a finding; later ones are counted.
+    The first failing case of a law is made small and becomes a finding; later ones are counted. A law that the model
+    cannot be tried on gets no case, and its tally says why.
     """
     result = SearchResult(model=player.model.name, build=player.build.name, vocabulary=player.vocabulary, seed=seed)
     result.tallies = {law: Tally() for law in laws}
+    for law, tally in result.tallies.items():
+        tally.unmet = unmet_need(law, player.abilities) or ""
+    able = [law for law in laws if not result.tallies[law].unmet]
     deadline = None if seconds is None else time.monotonic() + seconds
     for number in count():
-        if number == cases or (deadline is not None and time.monotonic() >= deadline):
+        if not able or number == cases or (deadline is not None and time.monotonic() >= deadline):
             return result
-        law = laws[number % len(laws)]
-        case, tally = draw_case(law, seed, number // len(laws), player.abilities), result.tallies[law]
+        law = able[number % len(able)]
+        case, tally = draw_case(law, seed, number // len(able), player.abilities), result.tallies[law]
         judgement = player.judge(case)
         tally.add(judgement)
         if judgement.is_finding and tally.failing == 1:
-            progress.say(f"{law}: case {number // len(laws)} {judgement.status}; making it small")
-            result.findings.append(_finding(player, number // len(laws), case, judgement))
+            progress.say(f"{law}: case {number // len(able)} {judgement.status}; making it small")
+            result.findings.append(_finding(player, number // len(able), case, judgement))
     raise AssertionError  # `count` has no end
 
 
@@ -228,7 +281,14 @@ def replay(player: Player, cases: Sequence[Case], *, source: str) -> SearchResul
         tally.add(judgement)
         if judgement.is_finding:
             result.findings.append(
-                Finding(number=number, drawn=case, case=case, judgement=judgement, is_repeatable=True)
+                Finding(
+                    number=number,
+                    drawn=case,
+                    drawn_judgement=judgement,
+                    case=case,
+                    judgement=judgement,
+                    is_repeatable=True,
+                )
             )
     return result
 
@@ -240,4 +300,11 @@ def _finding(player: Player, number: int, drawn: Case, judgement: Judgement) -> 
     player.restart()
     again = player.judge(small)
     is_repeatable = first.status == again.status == judgement.status and first.comparison == again.comparison
-    return Finding(number=number, drawn=drawn, case=small, judgement=again, is_repeatable=is_repeatable)
+    return Finding(
+        number=number,
+        drawn=drawn,
+        drawn_judgement=judgement,
+        case=small,
+        judgement=again,
+        is_repeatable=is_repeatable,
+    )

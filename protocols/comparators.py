@@ -91,6 +91,11 @@ class Comparison:
         }
 
 
+def top_of(row: NDArray[np.float32]) -> tuple[int, float]:
+    """Return the id of the largest logit (the lower one of equals), and how far it is ahead of the next; [columns]."""
+    return int(np.argmax(_ranked(row))), _margin(row)
+
+
 def compare_logits(left: Rows, right: Rows) -> Comparison:
     """Compare two blocks of logits row by row.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
 from protocols.canonical import JsonValue, real_text
-from protocols.comparators import Comparison
+from protocols.comparators import Comparison, Rows, compare_logits, joined
 from protocols.errors import ProtocolError
 from protocols.laws import Case, LawName, Promise
 from protocols.problems import schema_problems
@@ -22,9 +22,25 @@ FOUND: Final[frozenset[Status]] = frozenset({"differs", "fails", "dies"})
 """`differs`: other logits than promised. `fails`: an error where nothing is unsupported. `dies`: a crash or a hang."""
 
 
+class Chosen(NamedTuple):
+    """A token that was chosen by its logits, and its lead over the next one; none where drafts hide the logits."""
+
+    token: int
+    margin: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """What one history gave: the logits of its steps, blocks [1, vocabulary]; chosen tokens; the work counters."""
+
+    rows: Sequence[Rows]
+    chosen: Sequence[Chosen]
+    work: Mapping[str, int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """How one case ended. `comparison` is there where both histories were played, `words` where one was not."""
+    """How one case ended. `comparison` is there where logits were compared; `words` say what else there is to say."""
 
     status: Status
     promise: Promise
@@ -48,13 +64,14 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A broken law: the case that was drawn, the small one that it was shrunk to, and how that one ends.
+    """A broken law: the case that was drawn, the small one that it was shrunk to, and how both end.
 
-    `is_repeatable` says whether the small case ended the same way in a process of its own.
+    `is_repeatable` says whether the small case ended as the drawn one did, in a process of its own.
     """
 
     number: int
     drawn: Case
+    drawn_judgement: Judgement
     case: Case
     judgement: Judgement
     is_repeatable: bool
@@ -64,19 +81,25 @@ class Finding:
 class Tally:
     """Counts of one law. Only its first failing case becomes a finding: the others are mostly the same defect.
 
-    `largest` is the largest difference of logits among the cases that held where no bytes were promised.
+    `largest` is the largest difference of logits among the cases that held where no bytes were promised. `unmet` says
+    what was missing where no case was applicable: the law was NOT_RUN.
     """
 
     tried: int = 0
     applicable: int = 0
     failing: int = 0
     largest: float = 0.0
+    unmet: str = ""
 
     def add(self, judgement: Judgement) -> None:
         """Count one case."""
         self.tried += 1
         self.applicable += judgement.status != "not-applicable"
         self.failing += judgement.is_finding
+        if self.applicable:
+            self.unmet = ""
+        elif not self.unmet:
+            self.unmet = judgement.words
         if judgement.status == "holds" and judgement.comparison is not None:
             self.largest = max(self.largest, judgement.comparison.max_abs)
 
@@ -110,6 +133,7 @@ class SearchResult:
                     **one.judgement.payload(),
                     "case": one.case.model_dump(mode="json"),
                     "drawn": one.drawn.model_dump(mode="json"),
+                    "drawn_ended": one.drawn_judgement.payload(),
                 }
                 for one in self.findings
             ],
@@ -125,6 +149,7 @@ class _Replayed(Part):
     comparison: Mapping[str, Any] | None = None
     words: str = ""
     drawn: Case | None = None
+    drawn_ended: Mapping[str, Any] | None = None
 
 
 class _Document(Part):
@@ -157,3 +182,30 @@ def judged(comparison: Comparison, promise: Promise) -> Judgement:
     else:
         holds = comparison.max_abs <= promise.tolerance and not comparison.nonfinite
     return Judgement(status="holds" if holds else "differs", promise=promise, comparison=comparison)
+
+
+def judge_played(left: Played, right: Played, promise: Promise) -> Judgement:
+    """Judge what both histories gave: first the chosen tokens, then the logits, then the work."""
+    for place, (one, other) in enumerate(zip(left.chosen, right.chosen, strict=True)):
+        if one.token == other.token:
+            continue
+        margin = one.margin if other.margin is None else other.margin
+        words = f"chosen token {place} is {one.token} instead of {other.token}"
+        if margin is None:
+            return Judgement(status="differs", promise=promise, words=words)
+        words += f" (margin {margin:.3g})"
+        # Logits that may differ by the tolerance may change places where they are not further apart than twice of it.
+        is_tie = not promise.is_bytes and margin <= 2 * promise.tolerance
+        return Judgement(status="not-applicable" if is_tie else "differs", promise=promise, words=words)
+    judgement = Judgement(status="holds", promise=promise)
+    if left.rows:
+        judgement = judged(compare_logits(joined(left.rows), joined(right.rows)), promise)
+    if promise.is_work and judgement.status == "holds":
+        other_work = [f"{name} {left.work[name]} instead of {right.work[name]}" for name in _changed(left, right)]
+        if other_work:
+            return replace(judgement, status="differs", words="other work: " + ", ".join(other_work))
+    return judgement
+
+
+def _changed(left: Played, right: Played) -> Sequence[str]:
+    return [name for name in right.work if left.work[name] != right.work[name]]

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise, product
+from itertools import combinations, product
 from typing import Final
 
-from protocols.history import Copy, Cut, Evaluate, History, Image, Operation, Run, SessionSettings, Step
 from protocols.laws import Case
+from protocols.operations import (
+    Copy,
+    Cut,
+    Evaluate,
+    Generate,
+    History,
+    Image,
+    Operation,
+    Run,
+    SessionSettings,
+    Skip,
+    Step,
+)
 
 MOST_TRIES: Final = 400
 """Cases that are played at most to make one small."""
@@ -23,11 +35,13 @@ def size(case: Case) -> tuple[int, ...]:
         sum(len(one.runs) if isinstance(one, Evaluate) else 1 for one in operations),
         sum(isinstance(one, Image) for one in operations),
         sum(map(_tokens, operations)),
+        sum(one.depth for one in operations if isinstance(one, Generate)),
+        sum(one.first for one in operations if isinstance(one, Image)),
         sum(_KV_RANK[one.kv_type] for one in both),
-        sum(one.rollback_tokens for one in both),
+        sum(one.rollback_tokens + one.draft_tokens + one.draft_vocabulary for one in both),
         sum(one.sequences for one in both),
         sum(one.ubatch_tokens != SessionSettings().ubatch_tokens for one in both),
-        sum(one.is_unified for one in both),
+        sum(one.is_unified + one.is_bucket for one in both),
         *(number for one in operations for number in _numbers(one)),
     )
 
@@ -64,6 +78,8 @@ def _candidates(case: Case) -> Iterator[Case]:
     yield from _merged(case)
     yield from _without_images(case)
     yield from _shorter(case)
+    yield from _shallower(case)
+    yield from _parted(case)
     yield from _plainer(case)
 
 
@@ -125,12 +141,12 @@ def _without_images(case: Case) -> Iterator[Case]:
 def _as_text(operation: Operation, *, is_short: bool) -> Operation:
     if not isinstance(operation, Image):
         return operation
-    tokens = 1 if is_short else operation.side**2
+    tokens = 1 if is_short else len(operation.places)
     return Evaluate(runs=(Run(sequence=operation.sequence, conversation=operation.conversation, tokens=tokens),))
 
 
 def _merged(case: Case) -> Iterator[Case]:
-    """Yield cases in which two neighbouring batches of one conversation, on one side or on both, are one."""
+    """Yield cases in which two batches that follow each other in a text or image, on one side or on both, are one."""
     lefts, rights = [*_merges(case.left.operations)], [*_merges(case.right.operations)]
     for left, right in product(lefts, rights):
         yield _with(case, left, right)
@@ -141,12 +157,41 @@ def _merged(case: Case) -> Iterator[Case]:
 
 
 def _merges(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
-    for at, (first, second) in enumerate(pairwise(operations)):
-        if not (isinstance(first, Evaluate) and isinstance(second, Evaluate)):
-            continue
-        if len(first.runs) == len(second.runs) == 1 and _same_text(first.runs[0], second.runs[0]):
+    for (at, first), (then, second) in combinations(enumerate(operations), 2):
+        if isinstance(first, Image) and isinstance(second, Image) and _same_image(first, second):
+            whole = first.model_copy(update={"cells": len(first.places) + len(second.places)})
+            between = operations[at + 1 : then]
+            yield [*operations[:at], whole, *between, *operations[then + 1 :]]
+            yield [*operations[:at], *between, whole, *operations[then + 1 :]]
+        elif then == at + 1 and isinstance(first, Evaluate) and isinstance(second, Evaluate):
+            if len(first.runs) > 1 or len(second.runs) > 1 or not _same_text(first.runs[0], second.runs[0]):
+                continue
             run = first.runs[0].model_copy(update={"tokens": first.runs[0].tokens + second.runs[0].tokens})
-            yield [*operations[:at], Evaluate(runs=(run,)), *operations[at + 2 :]]
+            yield [*operations[:at], first.model_copy(update={"runs": (run,)}), *operations[then + 1 :]]
+
+
+def _parted(case: Case) -> Iterator[Case]:
+    """Yield cases in which an image is parted earlier."""
+    for left in _earlier(case.left.operations):
+        yield _with(case, left=left)
+    for right in _earlier(case.right.operations):
+        yield _with(case, right=right)
+
+
+def _earlier(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
+    for (at, first), (then, second) in combinations(enumerate(operations), 2):
+        if not (isinstance(first, Image) and isinstance(second, Image) and _same_image(first, second)):
+            continue
+        cells = len(first.places)
+        for fewer in sorted({1, cells // 2} - {0, cells}):
+            rest = {"first": first.first + fewer, "cells": len(second.places) + cells - fewer}
+            changed = {at: first.model_copy(update={"cells": fewer}), then: second.model_copy(update=rest)}
+            yield [changed.get(place, one) for place, one in enumerate(operations)]
+
+
+def _same_image(one: Image, other: Image) -> bool:
+    here, there = (one.sequence, one.conversation, one.side), (other.sequence, other.conversation, other.side)
+    return here == there and other.first == one.places.stop
 
 
 def _same_text(one: Run, other: Run) -> bool:
@@ -175,6 +220,19 @@ def _shorter(case: Case) -> Iterator[Case]:
                 yield _with(case, left=both)
 
 
+def _shallower(case: Case) -> Iterator[Case]:
+    """Yield cases in which fewer tokens are drafted at a time."""
+    for depth in range(6):
+        yield _with(case, *(_at_most(side, depth) for side in (case.left.operations, case.right.operations)))
+
+
+def _at_most(operations: Sequence[Operation], depth: int) -> list[Operation]:
+    return [
+        one.model_copy(update={"depth": min(one.depth, depth)}) if isinstance(one, Generate) else one
+        for one in operations
+    ]
+
+
 def _lessened(operations: Sequence[Operation], less: int) -> Iterator[list[Operation]]:
     for at, one in enumerate(operations):
         if _tokens(one) > less:
@@ -182,11 +240,11 @@ def _lessened(operations: Sequence[Operation], less: int) -> Iterator[list[Opera
 
 
 def _tokens(operation: Operation) -> int:
-    """Return the tokens of an operation: of its longest run, of a step, of a cut; the side of an image."""
+    """Return the tokens of an operation: of its longest run, of a step or cut, left out; the side of an image."""
     match operation:
         case Evaluate(runs=runs):
             return max(run.tokens for run in runs)
-        case Step(tokens=tokens) | Cut(tokens=tokens):
+        case Step(tokens=tokens) | Cut(tokens=tokens) | Generate(tokens=tokens) | Skip(positions=tokens):
             return tokens
         case Image(side=side):
             return side
@@ -199,16 +257,19 @@ def _less(operation: Operation, less: int) -> Operation:
     match operation:
         case Evaluate(runs=runs):
             longest = max(run.tokens for run in runs)
-            return Evaluate(
-                runs=tuple(
-                    run.model_copy(update={"tokens": max(1, run.tokens - less)}) if run.tokens == longest else run
-                    for run in runs
-                )
+            shorter = tuple(
+                run.model_copy(update={"tokens": max(1, run.tokens - less)}) if run.tokens == longest else run
+                for run in runs
             )
-        case Step(tokens=tokens) | Cut(tokens=tokens):
+            return operation.model_copy(update={"runs": shorter})
+        case Step(tokens=tokens) | Cut(tokens=tokens) | Generate(tokens=tokens):
             return operation.model_copy(update={"tokens": max(1, tokens - less)})
-        case Image(side=side):
-            return operation.model_copy(update={"side": max(1, side - less)})
+        case Skip(positions=positions):
+            return operation.model_copy(update={"positions": max(1, positions - less)})
+        case Image(side=side, cells=cells):
+            smaller = operation.model_copy(update={"side": max(1, side - less)})
+            # A part of an image stays what is left of it.
+            return smaller if cells is None else smaller.model_copy(update={"cells": max(1, len(smaller.places))})
         case _:
             return operation
 
@@ -222,8 +283,11 @@ def _plainer(case: Case) -> Iterator[Case]:
         {"rollback_tokens": 0},
         {"ubatch_tokens": plain.ubatch_tokens},
         {"is_unified": False},
+        {"is_bucket": False},
+        {"draft_vocabulary": 0},
     ]
     most = max(case.left.settings.sequences, case.right.settings.sequences)
+    changes += [{"draft_tokens": count} for count in range(6)]
     changes += [{"sequences": count} for count in range(1, most)]
     rollback = max(case.left.settings.rollback_tokens, case.right.settings.rollback_tokens)
     changes += [{"rollback_tokens": count} for count in range(1, rollback)]

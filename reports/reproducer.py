@@ -6,11 +6,15 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from protocols.check_schema import named_tokens
-from protocols.history import (
+from protocols.history import conversations
+from protocols.laws import Case
+from protocols.operations import (
+    Coordinates,
     Copy,
     Cut,
     Drop,
     Evaluate,
+    Generate,
     History,
     Image,
     Operation,
@@ -18,22 +22,25 @@ from protocols.history import (
     Run,
     Save,
     SessionSettings,
+    Skip,
     Step,
-    conversations,
 )
-from protocols.laws import Case
-from protocols.search import Finding, Judgement, SearchResult
+from protocols.search import Finding, Judgement, SearchResult, Tally
 
-HEADS: Final = ("law", "tried", "applicable", "failing", "largest difference that holds")
+HEADS: Final = ("law", "tried", "applicable", "failing", "largest difference that holds", "not run")
 _SHOWN_IDS: Final = 256
 
 
 def tally_rows(result: SearchResult) -> list[tuple[str, ...]]:
     """Return one row a law, in the order of HEADS."""
     return [
-        (name, str(one.tried), str(one.applicable), str(one.failing), f"{one.largest:.2g}")
+        (name, str(one.tried), str(one.applicable), str(one.failing), f"{one.largest:.2g}", _not_run(one))
         for name, one in result.tallies.items()
     ]
+
+
+def _not_run(tally: Tally) -> str:
+    return f"NOT_RUN: {tally.unmet}" if tally.unmet else ""
 
 
 def summary(result: SearchResult) -> str:
@@ -47,9 +54,13 @@ def judgement_text(judgement: Judgement) -> str:
     """Return what was promised, and what came, in one line."""
     promise = judgement.promise
     promised = "the same bytes" if promise.is_bytes else f"logits within {promise.tolerance:g}"
+    if promise.is_work:
+        promised += " and the same work"
     found = judgement.comparison
     if found is None:
         return f"{judgement.status}: {judgement.words}" if judgement.words else judgement.status
+    if judgement.words:
+        return f"{judgement.status}: promised {promised}; {judgement.words}"
     rows = f"{found.differing_rows} of {found.rows} compared rows differ"
     text = f"promised {promised}; {rows}, by up to {found.max_abs:.3g}"
     if found.nonfinite:
@@ -94,7 +105,10 @@ def _ranges(positions: Iterable[int]) -> str:
 
 def finding_text(finding: Finding, vocabulary: int) -> str:
     """Return a finding as text."""
-    again = "" if finding.is_repeatable else "\nin a process of its own it ended differently"
+    again = ""
+    if not finding.is_repeatable:
+        first = judgement_text(finding.drawn_judgement)
+        again = f"\nin a process of its own it ended differently; the case that was drawn ended with {first}"
     return f"{judgement_text(finding.judgement)}{again}\n{case_text(finding.case, vocabulary)}"
 
 
@@ -106,21 +120,39 @@ def _history_lines(side: str, history: History) -> list[str]:
 def _settings_text(settings: SessionSettings) -> str:
     kind = "unified" if settings.is_unified else "split"
     rollback = f", rollback of {settings.rollback_tokens} tokens" if settings.rollback_tokens else ""
+    drafts = f", up to {settings.draft_tokens} drafts" if settings.draft_tokens else ""
+    if settings.draft_vocabulary:
+        drafts += f" among the first {settings.draft_vocabulary} ids"
+    blocks = ", blocks by position bucket" if settings.is_bucket else ""
     return (
         f"{settings.sequences} {kind} sequence{'s' * (settings.sequences != 1)}, {settings.kv_type} cache, "
-        f"ubatch {settings.ubatch_tokens}{rollback}"
+        f"ubatch {settings.ubatch_tokens}{rollback}{drafts}{blocks}"
     )
 
 
 def operation_text(operation: Operation) -> str:
     """Return one operation in words."""
     match operation:
-        case Evaluate(runs=runs):
-            return f"evaluate {_runs_text(runs)}" + (" in one batch" if len(runs) > 1 else "")
-        case Step(sequence=sequence, conversation=name, tokens=tokens):
-            return f"evaluate {tokens} of {name} in sequence {sequence}, one by one, and compare the logits"
-        case Image(sequence=sequence, conversation=name, side=side):
-            return f"evaluate an image {name} of {side} x {side} in sequence {sequence}"
+        case Evaluate(runs=runs, coordinates=form):
+            return f"evaluate {_runs_text(runs)}" + (" in one batch" if len(runs) > 1 else "") + _form_text(form)
+        case Step(sequence=sequence, conversation=name, tokens=tokens, coordinates=form):
+            one_by_one = f"one by one{_form_text(form)}, and compare the logits"
+            return f"evaluate {tokens} of {name} in sequence {sequence}, {one_by_one}"
+        case Generate(sequence=sequence, conversation=name, tokens=tokens, depth=depth):
+            drafts = f" with up to {depth} drafts at a time" if depth else ""
+            chosen = f"choose {tokens} tokens greedily{drafts}, and compare them"
+            return f"evaluate 1 of {name} in sequence {sequence}, {chosen}"
+        case Image(sequence=sequence, conversation=name, side=side, places=places):
+            part = "" if len(places) == side * side else f"the cells {places.start} to {places.stop - 1} of "
+            return f"evaluate {part}an image {name} of {side} x {side} in sequence {sequence}"
+        case _:
+            return _edit_text(operation)
+
+
+def _edit_text(operation: Skip | Copy | Cut | Drop | Save | Restore) -> str:
+    match operation:
+        case Skip(sequence=sequence, positions=positions):
+            return f"leave out {positions} positions in sequence {sequence}"
         case Copy(source=source, target=target):
             return f"copy sequence {source} to {target}"
         case Cut(sequence=sequence, tokens=tokens):
@@ -131,6 +163,10 @@ def operation_text(operation: Operation) -> str:
             return f"save sequence {sequence} as {state}"
         case Restore(sequence=sequence, state=state):
             return f"restore {state} into sequence {sequence}"
+
+
+def _form_text(form: Coordinates) -> str:
+    return "" if form == "p" else f", positions as [{', '.join(form)}]"
 
 
 def _runs_text(runs: Sequence[Run]) -> str:

@@ -28,7 +28,8 @@ IndexedCache::IndexedCache(const Model& model, const assay_session_settings& set
       ratio_(model.qwen()->shape().ratio),
       type_(cache_row_type(kind.kv_type)),
       n_own_max_(round_up(settings.n_ctx)),
-      n_blocks_max_(round_up(settings.n_ctx / ratio_)) {
+      // A graph over no block at all has no shape, so a context smaller than a block has room for one that is never full.
+      n_blocks_max_(round_up(std::max(1U, settings.n_ctx / ratio_))) {
     const QwenShape& shape = model.qwen()->shape();
     if (shape.head_size % ggml_blck_size(type_) != 0) {
         throw Failure(ASSAY_UNSUPPORTED, "heads of " + std::to_string(shape.head_size) +

@@ -339,7 +339,10 @@ def in_parallel() -> Callable[..., list[Any]]:
 
 @pytest.fixture(scope="session")
 def qsa() -> Library:
-    """Return the installed library for block selection."""
+    """Return the installed library for block selection, or the one that ASSAY_QSA_LIBRARY names."""
+    named = os.environ.get("ASSAY_QSA_LIBRARY")
+    if named:
+        return Library(Path(named))
     try:
         return Library(installed_build().folder / "lib" / "libassay-qsa.so")
     except (EngineError, OSError) as error:

@@ -161,6 +161,24 @@ def test_the_last_of_a_million_cells_is_named_exactly(qsa: Library) -> None:
         assert tracker.input("visible_blocks").tolist() == [context // 4]
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_cell_that_is_written_again_makes_its_block_stale_although_another_one_has_its_coordinates(
+    qsa: Library, policy: str
+) -> None:
+    cells = CellArrays(32)
+    rows = [Row(10 + t, t, t, t) for t in range(4)]
+    twin = Row(20, 3, 3, 3)
+    for row in (*rows, twin):
+        cells.put(row, [0])
+    cells.refresh()
+    with Tracker(qsa, 0, ratio=RATIO, policy=policy) as tracker:
+        tracker.select(cells, [*rows, twin])
+        tracker.computed()
+        assert (tracker.reason, tracker.number("n_blocks")) == ("equal-coordinates", 1)
+        tracker.select(cells, [rows[3]])
+        assert tracker.number("first_stale_block") == 0
+
+
 def test_a_call_that_makes_no_sense_is_refused_in_words(qsa: Library) -> None:
     for sequence, ratio, problem in ((256, 4, "below 256"), (0, 1, "at least two cells")):
         with pytest.raises(QsaError, match=problem):
@@ -171,6 +189,21 @@ def test_a_call_that_makes_no_sense_is_refused_in_words(qsa: Library) -> None:
         cells.refresh()
         with pytest.raises(QsaError, match="cell 3 of a run is free"):
             tracker.select(cells, [Row(3, 0, 0, 0)])
+        for row, problem in (
+            (Row(8, 0, 0, 0), "cell 8 of a run lies outside the stream"),
+            (Row(5, 1, 0, 0), "cell 5 of a run stands at other coordinates"),
+            (Row(5, 0, 0, 1), "cell 5 of a run stands at other coordinates"),
+            (Row(6, -1, -1, -1), "cell 6 of a run has a negative position"),
+            (Row(7, 0, 0, 0), "cell 7 of a run belongs to other sequences only"),
+        ):
+            cells.put(Row(6, -1, -1, -1), [0])
+            cells.put(Row(7, 0, 0, 0), [1])
+            cells.refresh()
+            with pytest.raises(QsaError, match=problem):
+                tracker.select(cells, [row])
+        cells.end = 5
+        with pytest.raises(QsaError, match="cell 5 of a run lies outside the stream"):
+            tracker.select(cells, [Row(5, 0, 0, 0)])
         with pytest.raises(QsaError, match="no input has this name"):
             tracker.input("no_such_input")
         with pytest.raises(QsaError, match="no number has this name"):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from qwen_data import SAME, Image, distance, opened, oracle, stepwise
+from qwen_data import SAME, Image, distance, opened, oracle, stepwise, tiny_model
 
+from engine.build import EngineBuild
 from engine.worker import EngineWorker
 from protocols.errors import EngineError
 
@@ -355,3 +356,17 @@ def test_bucket_policy_is_another_policy(tiny_a: EngineWorker, texts: Texts) -> 
     tiny_a.copy(0, 1)
     tiny_a.decode(texts.y, start=n, sequence=1)
     assert 0.1 < distance(tiny_a.decode(texts.x, start=n, sequence=0), texts.ax) < 0.6
+
+
+@pytest.mark.parametrize("context", [1, 3])
+def test_a_context_smaller_than_a_block_aborts_under_neither_policy(
+    bundled_build: EngineBuild, texts: Texts, context: int
+) -> None:
+    """A search found it: a graph over no block ended the process."""
+    with EngineWorker(bundled_build.library) as worker:
+        worker.load(tiny_model("tiny-a"))
+        by_rank, by_bucket = (
+            opened(worker, context_tokens=context, is_bucket=is_bucket).decode(texts.a[:context], start=0)
+            for is_bucket in (False, True)
+        )
+    assert distance(by_bucket, by_rank) < SAME

@@ -8,14 +8,17 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
 from qwen_faulty import SEPARATE, built
 
-from harness.search import Player
-from protocols.laws import LAWS, Case, draw_case, promise
+from harness.search import Player, search
+from protocols.draws import Abilities
+from protocols.laws import LAWS, Case, LawName, draw_case, promise
+from protocols.search import Judgement
 
 MODELS = Path(__file__).parents[1] / "engine" / "models"
 TINY_A = MODELS / "tiny-a.gguf"
@@ -33,14 +36,15 @@ def searched(world: Any, tmp_path: Path) -> Callable[..., tuple[int, Any]]:
     return run
 
 
-@pytest.mark.parametrize("model", ["tiny-a", "tiny-c"])
-def test_a_sound_build_keeps_every_law(searched: Any, model: str) -> None:
-    cases = "350" if os.environ.get("ASSAY_TEST_THOROUGH") else "14"
+@pytest.mark.parametrize(("model", "not_run"), [("tiny-a", set()), ("tiny-c", {"drafts=none"})])
+def test_a_sound_build_keeps_every_law(searched: Any, model: str, not_run: set[str]) -> None:
+    cases = "2520" if os.environ.get("ASSAY_TEST_THOROUGH") else "24"
     code, document = searched(built("tests"), "--cases", cases, "--seed", "11", model=MODELS / f"{model}.gguf")
     assert (code, document["findings"]) == (0, [])
     assert {*document["laws"]} == {*LAWS}
     assert sum(one["tried"] for one in document["laws"].values()) == int(cases)
-    assert all(one["applicable"] for one in document["laws"].values())
+    assert {law for law, one in document["laws"].items() if not one["applicable"]} == not_run
+    assert all("no draft block" in document["laws"][law]["unmet"] for law in not_run)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +74,57 @@ def test_a_fault_is_found_shrunk_and_found_again(
     assert (code, again["findings"][0]["comparison"]) == (1, found["comparison"])
     code, sound = searched(built("tests"), "--replay", str(out))
     assert (code, sound["laws"][law]["tried"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "law", "cases", "left"),
+    [
+        ("rank-order-ignored", "parts=whole", 7, ["evaluate", "image", "drop", "image", "step"]),
+        ("image-one-block", "bucket=rank", 1, ["image", "step"]),
+        ("image-one-block", "shifted=unshifted", 10, ["skip", "image", "evaluate", "step"]),
+        ("text-axis3-required", "axes=position", 1, ["step", "step"]),
+    ],
+)
+def test_a_fault_of_block_selection_breaks_the_law_that_can_see_it(
+    searched: Any, fault: str, law: str, cases: int, left: list[str]
+) -> None:
+    code, document = searched(built(f"qwen-{fault}", fault), "--law", law, "--cases", str(cases))
+    (found,) = document["findings"]
+    assert (code, found["status"], found["is_repeatable"]) == (1, "differs", True)
+    assert [one["do"] for one in found["case"]["left"]["operations"]] == left
+    if fault == "text-axis3-required":
+        assert (found["comparison"]["differing_rows"], "n_runs_guarded" in found["words"]) == (0, True)
+
+
+@pytest.mark.parametrize(("build", "faults"), [("qwen-faults", SEPARATE), ("qwen-shortlist", ("shortlist-in-target",))])
+def test_drafts_that_change_what_is_chosen_break_a_law(searched: Any, build: str, faults: tuple[str, ...]) -> None:
+    code, document = searched(built(build, *faults), "--law", "drafts=none", "--cases", "8")
+    (found,) = document["findings"]
+    assert (code, found["status"], found["words"].startswith("chosen token")) == (1, "differs", True)
+    assert len(found["case"]["left"]["operations"]) == 1
+
+
+class Plain:
+    """A player of a model without images and drafts: it refuses drafts in the engine's words, all else holds."""
+
+    abilities = Abilities(takes_images=False, is_byte_exact=False)
+    build, model, vocabulary = SimpleNamespace(name="b"), Path("m"), 9
+
+    def judge(self, case: Case) -> Judgement:
+        promised = promise(case, self.abilities)
+        if case.left.settings.draft_tokens:
+            return Judgement(status="not-applicable", promise=promised, words="this model has no draft block")
+        return Judgement(status="holds", promise=promised)
+
+
+def test_laws_that_a_model_cannot_be_tried_on_are_not_run_with_the_reason() -> None:
+    laws: list[LawName] = ["parts=whole", "drafts=none", "shifted=unshifted"]
+    found = search(Plain(), laws, seed=1, cases=6, seconds=None, progress=mock.Mock())  # type: ignore[arg-type]
+    assert [(one.tried, one.applicable) for one in found.tallies.values()] == [(0, 0), (3, 0), (3, 3)]
+    words = [one.unmet for one in found.tallies.values()]
+    assert ("takes images" in words[0], words[1:]) == (True, ["this model has no draft block", ""])
+    none = search(Plain(), ["parts=whole"], seed=1, cases=6, seconds=None, progress=mock.Mock())  # type: ignore[arg-type]
+    assert none.tallies["parts=whole"].tried == 0
 
 
 def test_a_worker_that_dies_is_a_finding_and_the_next_case_gets_a_new_one() -> None:

@@ -167,7 +167,7 @@ def test_a_lost_code_fails_and_is_named():
     outcome = judge_check(RECALL, replies(r1=[3, 9]))
     assert outcome.status == "FAIL"
     assert outcome.reason == "3 of 4 private codes came back; lost (conversation.code): 1.2."
-    assert outcome.inputs["leaked"] == []
+    assert outcome.inputs == {"asked": 4, "recalled": 3, "lost": ["1.2"], "leaked": []}
 
 
 def test_another_conversations_code_is_named_apart():
@@ -187,6 +187,7 @@ def test_another_conversations_code_is_named_apart():
         [{"conversation": 0, "asked": 0, "expected": [1], "found": [1]}] * 4,
         [{"conversation": 0, "asked": asked, "expected": [], "found": []} for asked in range(4)],
         [{"conversation": 0, "asked": asked, "expected": [1]} for asked in range(4)],
+        [{"conversation": 0, "asked": asked, "expected": [1] * asked, "found": [1] * asked} for asked in range(4)],
     ],
 )
 def test_replies_that_are_not_one_for_each_code_are_no_evidence(rows: Any):

@@ -124,3 +124,10 @@ def test_the_payload_is_canonical_and_names_every_figure():
         "nonfinite": 0,
         "first_divergence": {"row": 0, "left_top": 1, "right_top": 1, "margin": "0.5"},
     }
+
+
+def test_rows_without_a_finite_pair_have_no_distance() -> None:
+    nan, one = np.full((2, 3), np.nan, np.float32), np.ones((2, 3), np.float32)
+    found = compare_logits(nan, one)
+    assert (found.differing_rows, found.nonfinite, found.max_abs, found.max_ulp) == (2, 6, 0.0, 0)
+    assert (found.rms, found.mean_kl, found.max_kl) == (0.0, 0.0, 0.0)

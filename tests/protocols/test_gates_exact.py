@@ -109,6 +109,10 @@ def test_equal_outputs_are_recorded_by_digest(served_pair: LoadedProtocol, make_
     digests = tokens.inputs["digests"]
     assert isinstance(digests, dict)
     assert set(digests.values()) == {token_digest(range(1000, 1128))}
+    assert tokens.inputs["tokens"] == 128 * len(digests)
+    assert tokens.reason == (
+        f"All {len(digests)} outputs are the same token ids (128 each), in both arms and in every load."
+    )
 
 
 def test_without_token_ids_the_tokens_gate_is_not_run_and_speeds_are_not_comparable(

@@ -49,6 +49,7 @@ def test_a_quiet_campaign_ends_at_its_first_look(edited: Edit, make_campaign: Ma
     inputs = results["generation-loss"].inputs
     (look,) = inputs["looks"]  # type: ignore[misc]
     assert look["blocks"] == 2
+    assert look["loss_pct"] == inputs["loss_pct"]
     assert float(look["level"]) == spent_levels((2, 3, 6), 0.05)[0]
     assert "Decided after 2 of 6 blocks, look 1" in results["generation-loss"].reason
     assert "with 95 % confidence, all looks included," in results["generation-loss"].reason

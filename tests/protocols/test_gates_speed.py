@@ -12,7 +12,9 @@ from protocols.errors import ProtocolError
 from protocols.load import LoadedProtocol
 from protocols.measurements import CampaignMeasurements
 from protocols.results import GateResult
-from protocols.stats import Calibration
+from protocols.schedule import expand_schedule
+from protocols.schema import Arm
+from protocols.stats import Calibration, Observation, fit_loss
 from protocols.verdicts import combine
 
 Make = Callable[..., CampaignMeasurements]
@@ -55,7 +57,8 @@ def test_a_candidate_that_is_a_third_slower_fails_only_the_speed_gates(
 def test_a_loss_result_carries_everything_that_a_reader_needs(
     served_pair: LoadedProtocol, make_campaign: Make, judge: Judge, noisy: Noisy
 ) -> None:
-    inputs = judge(served_pair.protocol, make_campaign(served_pair.protocol, noisy(3, 0.02)))["generation-loss"].inputs
+    result = judge(served_pair.protocol, make_campaign(served_pair.protocol, noisy(3, 0.02)))["generation-loss"]
+    inputs = result.inputs
     for key in ("loss_pct", "loss_low_pct", "loss_high_pct", "sigma_pct", "drift_pct_per_load", "standard_error_pct"):
         assert isinstance(inputs[key], str), key
         float(str(inputs[key]))
@@ -66,6 +69,7 @@ def test_a_loss_result_carries_everything_that_a_reader_needs(
     assert len(loads) == 8
     assert float(str(inputs["loss_low_pct"])) < float(str(inputs["loss_pct"])) < float(str(inputs["loss_high_pct"]))
     assert inputs["client_loss_pct"] is not None
+    assert "disagree" not in result.reason
 
 
 def test_the_burn_in_load_never_enters_a_number(served_pair: LoadedProtocol, make_campaign: Make, judge: Judge) -> None:
@@ -137,7 +141,44 @@ def test_times_that_disagree_are_said_in_the_reason(
     result = judge(served_pair.protocol, make_campaign(served_pair.protocol, edit_request=edit))["generation-loss"]
     assert result.inputs["timing_disagreements"] == ["C2"]
     assert "the client's disagree" in result.reason
-    assert float(str(result.inputs["client_loss_pct"])) > 10
+    # One of four candidate loads takes twice as long by the client, whose times are a little longer than the server's.
+    assert float(str(result.inputs["client_loss_pct"])) == pytest.approx(100 * client_loss(served_pair, "C2"), abs=0.05)
+
+
+def client_loss(served_pair: LoadedProtocol, slow: str) -> float:
+    positions = [one for one in expand_schedule(served_pair.protocol.schedule) if not one.is_burn_in]
+    seen = [
+        Observation(index=one.index, is_candidate=one.arm == "candidate", rate=50 if one.label == slow else 100)
+        for one in positions
+    ]
+    return fit_loss(seen).loss
+
+
+def test_a_load_without_the_clients_times_leaves_no_loss_by_the_clients_clock(
+    served_pair: LoadedProtocol, make_campaign: Make, judge: Judge
+) -> None:
+    def edit(position: Any, request: Any) -> Any:
+        return replace(request, client_generation_ns=None) if position.label == "C2" else request
+
+    result = judge(served_pair.protocol, make_campaign(served_pair.protocol, edit_request=edit))["generation-loss"]
+    assert (result.status, result.inputs["clock"], result.inputs["client_loss_pct"]) == ("PASS", "server", None)
+
+
+@pytest.mark.parametrize(
+    ("arms", "words"),
+    [
+        (("candidate",), "the candidate is an endpoint that is not started afresh for each load"),
+        (("baseline", "candidate"), "the baseline and the candidate are endpoints that are not started afresh"),
+    ],
+)
+def test_an_endpoint_can_only_be_screened(
+    served_pair: LoadedProtocol, make_campaign: Make, judge: Judge, arms: tuple[str, ...], words: str
+) -> None:
+    endpoint = Arm.model_validate({"engine": {"kind": "openai", "url": "http://h:1", "model": "m"}})
+    changed = served_pair.protocol.arms.model_copy(update=dict.fromkeys(arms, endpoint))
+    protocol = served_pair.protocol.model_copy(update={"arms": changed})
+    result = judge(protocol, make_campaign(protocol))["generation-loss"]
+    assert (result.status, words in result.reason) == ("SCREEN_ONLY", True)
 
 
 def test_a_drifting_host_fails_the_mirror_gap_but_not_the_loss(

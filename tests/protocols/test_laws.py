@@ -9,8 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.history import Copy, Cut, Drop, Evaluate, History, Meaningless, Restore, Run, SessionSettings, Step
-from protocols.laws import LAWS, ROUNDING, TOLERANCE, Abilities, Case, Draw, draw_case, promise
+from protocols.draws import Abilities, Draw
+from protocols.history import Meaningless
+from protocols.laws import LAWS, ROUNDING, TOLERANCE, Case, draw_case, promise, unmet_need
+from protocols.operations import (
+    Copy,
+    Cut,
+    Drop,
+    Evaluate,
+    Generate,
+    History,
+    Image,
+    Restore,
+    Run,
+    SessionSettings,
+    Skip,
+    Step,
+)
 
 RICH = Abilities(takes_images=True, is_byte_exact=True)
 PLAIN = Abilities(takes_images=False, is_byte_exact=False)
@@ -43,7 +58,7 @@ def test_a_case_follows_from_law_seed_and_number(law: str, seed: int, number: in
 def test_the_cases_of_a_seed_are_the_same_on_every_host():
     cases = [draw_case(law, 1, number, RICH).model_dump(mode="json") for law in LAWS for number in range(5)]
     found = hashlib.sha256(json.dumps(cases, sort_keys=True).encode()).hexdigest()
-    assert found.startswith("1b38c79a44cf")
+    assert found.startswith("4a25ee392618")
 
 
 def test_numbers_are_the_outputs_of_splitmix64():
@@ -59,6 +74,7 @@ def test_numbers_are_the_outputs_of_splitmix64():
         ("copied=single", Copy),
         ("restored=continued", Restore),
         ("rolled-back=never", Cut),
+        ("shifted=unshifted", Skip),
     ],
 )
 def test_the_left_history_has_what_must_not_matter(law: str, kind: type):
@@ -72,8 +88,35 @@ def test_every_law_reaches_beyond_the_budget_of_sparse_attention_and_into_every_
     for law in LAWS:
         cases = [draw_case(law, 5, number, RICH) for number in range(60)]
         assert sum(promise(case, RICH).cells_each > 70 for case in cases) > 15, law
-        assert {case.left.settings.kv_type for case in cases} == {"f32", "f16", "q8_0"}
+        kinds = {"f32"} if law == "shifted=unshifted" else {"f32", "f16", "q8_0"}
+        assert {case.left.settings.kv_type for case in cases} == kinds
         assert {case.right.settings.is_unified for case in cases} >= {True}, law
+
+
+def test_the_left_history_has_the_other_form_or_way():
+    def sides(law: str) -> list[tuple[History, History]]:
+        return [(case.left, case.right) for case in (draw_case(law, 3, number, RICH) for number in range(20))]
+
+    for left, right in sides("axes=position"):
+        (form,) = {one.coordinates for one in left.operations if isinstance(one, Evaluate | Step)}
+        assert form != "p"
+        assert {one.coordinates for one in right.operations if isinstance(one, Evaluate | Step)} == {"p"}
+    for left, right in sides("drafts=none"):
+        assert all(1 <= one.depth <= left.settings.draft_tokens for one in left.generations)
+        assert {one.depth for one in right.generations} == {right.settings.draft_tokens} == {0}
+    assert {left.settings.draft_vocabulary > 0 for left, _ in sides("drafts=none")} == {True, False}
+    for left, right in sides("bucket=rank"):
+        assert (left.settings.is_bucket, right.settings.is_bucket) == (True, False)
+        assert left.operations == right.operations
+    images = [one for left, _ in sides("parts=whole") for one in left.operations if isinstance(one, Image)]
+    assert sum(one.first > 0 for one in images) > 12
+    with_images = [left for left, _ in sides("bucket=rank") if any(isinstance(one, Image) for one in left.operations)]
+    assert len(with_images) > 2
+
+
+def test_a_model_without_images_is_told_what_a_law_needs():
+    assert {law for law in LAWS if unmet_need(law, PLAIN)} == {"parts=whole", "axes=position", "bucket=rank"}
+    assert not any(unmet_need(law, RICH) for law in LAWS)
 
 
 def case_of(left: list[object], right: list[object], left_settings: object = None) -> Case:
@@ -118,6 +161,35 @@ def test_bytes_are_promised_where_equal_ubatches_hold_the_same_rows_and_a_differ
 def test_a_pair_that_does_not_mean_the_same_is_no_case(left: list[object], right: list[object]):
     with pytest.raises(Meaningless):
         promise(case_of(left, right), RICH)
+
+
+def test_equal_work_is_promised_where_only_the_writing_of_positions_differs():
+    written = [one.model_copy(update={"coordinates": "ppp0"}) for one in (text(0, 4), STEP)]
+    case = case_of(written, [text(0, 4), STEP])
+    assert (promise(case, RICH).is_bytes, promise(case, RICH).is_work) == (True, True)
+    assert not promise(case_of([text(1, 1), *written], [text(0, 4), STEP]), RICH).is_work
+    assert not promise(case_of([text(0, 4), STEP], [text(0, 4), STEP]), RICH).is_work
+
+
+def test_bytes_are_not_promised_for_other_positions_other_policies_and_drafts():
+    plain = [text(0, 4), STEP]
+    assert not promise(case_of([Skip(sequence=0, positions=3), *plain], plain), RICH).is_bytes
+    assert not promise(case_of(plain, plain, SessionSettings(sequences=2, is_bucket=True)), RICH).is_bytes
+    run = Generate(sequence=0, conversation="A", tokens=3)
+    drafts = SessionSettings(sequences=2, draft_tokens=2)
+    drafted = case_of([run.model_copy(update={"depth": 2}), STEP], [run, STEP], drafts)
+    assert (promise(drafted, RICH).is_bytes, promise(drafted, RICH).tolerance) == (False, TOLERANCE["f32"])
+    assert promise(case_of([run], [run], drafts), RICH).is_bytes
+
+
+def test_policies_with_other_blocks_and_other_counts_of_chosen_tokens_are_no_case():
+    bucket = SessionSettings(sequences=2, is_bucket=True, is_unified=True)
+    image = Image(sequence=0, conversation="A", side=2)
+    with pytest.raises(Meaningless, match="other blocks"):
+        promise(case_of([text(1, 3, "B"), image, STEP], [image, STEP], bucket), RICH)
+    run = Generate(sequence=0, conversation="A", tokens=3)
+    with pytest.raises(Meaningless, match="as many"):
+        promise(case_of([run], [run.model_copy(update={"tokens": 4})]), RICH)
 
 
 def test_caches_of_different_types_are_no_case():

@@ -75,6 +75,16 @@ def test_a_gap_of_exactly_the_limit_passes_whatever_the_rounding(baseline: float
     assert not screens.is_gap_within(gap + 1e-6, 3.0)
 
 
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "change"),
+    [([1, 1, 1], [2, 4, 8], 300), ([10, 10], [5], -50), ([3], [6, 6, 6], 100), ([1, 4, 16], [4, 4, 4], 0)],
+)
+def test_more_loads_are_pooled_by_their_geometric_means(
+    baseline: list[float], candidate: list[float], change: float
+) -> None:
+    assert screens.pooled_change_pct(baseline, candidate) == pytest.approx(change, abs=1e-12)
+
+
 def test_pooling_needs_both_arms_and_a_mean_needs_samples() -> None:
     with pytest.raises(ValueError, match="both arms"):
         screens.pooled_change_pct([], [1.0])

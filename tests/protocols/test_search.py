@@ -10,9 +10,20 @@ import numpy as np
 import pytest
 
 from protocols.comparators import compare_logits
+from protocols.draws import Abilities
 from protocols.errors import ProtocolError
-from protocols.laws import Abilities, Promise, draw_case
-from protocols.search import Finding, Judgement, SearchResult, Tally, judged, replayed_cases
+from protocols.laws import Promise, draw_case
+from protocols.search import (
+    Chosen,
+    Finding,
+    Judgement,
+    Played,
+    SearchResult,
+    Tally,
+    judge_played,
+    judged,
+    replayed_cases,
+)
 
 BYTES = Promise(is_bytes=True, tolerance=0.0, cells_each=1, cells_together=1)
 CLOSE = replace(BYTES, is_bytes=False, tolerance=0.5)
@@ -53,9 +64,50 @@ def test_what_an_engine_cannot_do_is_counted_apart_from_what_it_does_wrong():
     assert (tally.tried, tally.applicable, tally.failing, tally.largest) == (6, 5, 3, 0.25)
 
 
+def played(tokens: list[tuple[int, float | None]], row: float | None = 1.0, **work: int) -> Played:
+    rows = [] if row is None else [np.full((1, 4), row, np.float32)]
+    return Played(rows=rows, chosen=[Chosen(*one) for one in tokens], work=work)
+
+
+@pytest.mark.parametrize(
+    ("margin", "promised", "status"),
+    [(1.5, CLOSE, "differs"), (1.0, CLOSE, "not-applicable"), (None, CLOSE, "differs"), (0.0, BYTES, "differs")],
+)
+def test_another_token_is_a_finding_unless_both_were_as_good(margin: float | None, promised: Promise, status: str):
+    found = judge_played(played([(7, None), (8, None)], 9.0), played([(7, 0.1), (3, margin)]), promised)
+    assert (found.status, found.comparison) == (status, None)
+    assert found.words.startswith("chosen token 1 is 8 instead of 3")
+
+
+def test_logits_and_work_are_judged_where_the_tokens_are_the_same():
+    work = replace(BYTES, is_work=True)
+    same = played([(7, 0.1)], n_scans=3, n_graphs=2)
+    assert judge_played(same, same, work).status == "holds"
+    assert judge_played(played([], None), played([], None), CLOSE).status == "holds"
+    assert judge_played(played([(7, None)], 1.25), same, CLOSE).status == "holds"
+    assert judge_played(played([(7, None)], 1.25), same, BYTES).status == "differs"
+    other = judge_played(played([(7, None)], n_scans=4, n_graphs=2), same, work)
+    assert (other.status, other.words) == ("differs", "other work: n_scans 4 instead of 3")
+    assert judge_played(played([(7, None)], n_scans=4, n_graphs=2), same, BYTES).status == "holds"
+
+
+def test_a_law_without_any_applicable_case_says_what_was_missing():
+    tally = Tally()
+    tally.add(Judgement(status="not-applicable", promise=BYTES, words="no draft block"))
+    tally.add(Judgement(status="not-applicable", promise=BYTES, words="something else"))
+    assert tally.unmet == "no draft block"
+    tally.add(compared(0.25))
+    tally.add(Judgement(status="not-applicable", promise=BYTES, words="something else"))
+    assert tally.unmet == ""
+
+
 def result() -> SearchResult:
     found = SearchResult(model="m", build="b", vocabulary=4, seed=1, tallies={"copied=single": Tally(tried=1)})
-    found.findings = [Finding(number=0, drawn=CASE, case=CASE, judgement=compared(2.0), is_repeatable=True)]
+    found.findings = [
+        Finding(
+            number=0, drawn=CASE, drawn_judgement=compared(2.0), case=CASE, judgement=compared(2.0), is_repeatable=True
+        )
+    ]
     return found
 
 

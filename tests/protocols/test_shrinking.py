@@ -5,8 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.history import Copy, Drop, Evaluate, Image, Meaningless, Restore, Save, SessionSettings
-from protocols.laws import LAWS, Abilities, Case, draw_case, promise
+from protocols.draws import Abilities
+from protocols.history import Meaningless
+from protocols.laws import LAWS, Case, draw_case, promise
+from protocols.operations import Copy, Drop, Evaluate, Image, Restore, Save, SessionSettings, Skip
 from protocols.shrinking import shrink, size
 
 RICH = Abilities(takes_images=True, is_byte_exact=True)
@@ -58,6 +60,34 @@ def test_a_state_that_fails_beside_others_keeps_save_and_restore_only():
     small = shrink(case, is_case, lambda one: {Save, Restore} <= {*kinds(one)} and one.left.settings.kv_type != "f32")
     assert len(small.left.operations) <= 4
     assert small.left.settings.kv_type == "f16" or case.left.settings.kv_type == "f32"
+
+
+def test_an_image_in_parts_is_left_with_two():
+    case = next(
+        one
+        for one in (draw_case("parts=whole", 1, n, RICH) for n in range(99))
+        if Drop in kinds(one) and kinds(one).count(Image) > 4
+    )
+
+    def is_between(one: Case) -> bool:
+        parts = [at for at, each in enumerate(one.left.operations) if isinstance(each, Image) and each.first]
+        return any(kind is Drop for at in parts for kind in kinds(one)[:at])
+
+    small = shrink(case, is_case, is_between)
+    assert sorted(kind.__name__ for kind in kinds(small)) == ["Drop", "Evaluate", "Image", "Image", "Step"]
+    assert sum(len(one.places) for one in small.left.operations if isinstance(one, Image)) == 4
+
+
+def test_drafts_and_positions_left_out_become_few():
+    case = next(
+        one for one in (draw_case("drafts=none", 1, n, RICH) for n in range(99)) if one.left.settings.draft_tokens > 3
+    )
+    small = shrink(case, is_case, lambda one: any(run.depth > 1 for run in one.left.generations))
+    assert [(run.tokens, run.depth) for run in small.left.generations] == [(1, 2)]
+    assert (small.left.settings.draft_tokens, small.left.settings.draft_vocabulary) == (2, 0)
+    far = draw_case("shifted=unshifted", 1, 0, RICH)
+    small = shrink(far, is_case, lambda one: any(isinstance(each, Skip) for each in one.left.operations))
+    assert [each.positions for each in small.left.operations if isinstance(each, Skip)] == [1]
 
 
 @given(

@@ -21,6 +21,7 @@ from protocols.stats import (
     design_factor,
     fit_loss,
     is_loss_detected,
+    log_trend_noise,
 )
 
 ABBA = [False, True, True, False]
@@ -70,6 +71,21 @@ def test_the_fit_agrees_with_an_independent_least_squares() -> None:
         assert fit.loss_low == pytest.approx(1 - math.exp(solution[1] + reach), rel=1e-9)
         assert fit.loss_high == pytest.approx(1 - math.exp(solution[1] - reach), rel=1e-9)
         assert fit.residual_df == fit.df == df
+
+
+def test_the_loads_of_each_arm_are_counted() -> None:
+    fit = fit_loss(observe([100, 101, 99, 100, 98], [False, True, False, False, False]))
+    assert (fit.baseline_loads, fit.candidate_loads, fit.residual_df) == (4, 1, 2)
+
+
+def test_the_spread_about_a_drift_is_what_is_left_of_it_in_degrees_of_freedom() -> None:
+    # About the drift of 0.1 a load: +0.01, -0.01, -0.01, +0.01, which no other straight line comes closer to.
+    logs = [0.1 * place + 0.01 * sign for place, sign in enumerate([1, -1, -1, 1])]
+    sigma, df = log_trend_noise(observe([math.exp(log) for log in logs], ABBA, first=7))
+    assert (sigma, df) == (pytest.approx(0.01 * math.sqrt(2)), 2)
+    assert log_trend_noise(observe([100, 101, 102.01], ABBA[:3]))[1] == 1
+    with pytest.raises(ValueError, match="three loads"):
+        log_trend_noise(observe([100, 101], ABBA[:2]))
 
 
 def test_the_design_factor_of_mirrored_blocks_is_that_of_two_means() -> None:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from protocols.check_schema import named_tokens
 from protocols.comparators import compare_logits
-from protocols.history import (
+from protocols.laws import Case, Promise
+from protocols.operations import (
     Copy,
     Cut,
     Drop,
     Evaluate,
+    Generate,
     History,
     Image,
     Restore,
     Run,
     Save,
     SessionSettings,
+    Skip,
     Step,
 )
-from protocols.laws import Case, Promise
 from protocols.search import Finding, Judgement, SearchResult, Tally, judged
 from reports.reproducer import case_text, finding_text, judgement_text, operation_text, summary, tally_rows
 
@@ -59,6 +63,12 @@ def test_every_operation_has_words():
         operation_text(one)
         for one in (
             Evaluate(runs=runs),
+            Evaluate(runs=runs[:1], coordinates="ppp0"),
+            Step(sequence=1, conversation="B", tokens=2, coordinates="pppp"),
+            Generate(sequence=0, conversation="A", tokens=5),
+            Generate(sequence=0, conversation="A", tokens=5, depth=2),
+            Skip(sequence=1, positions=7),
+            Image(sequence=1, conversation="C", side=4, first=2, cells=5),
             Image(sequence=1, conversation="C", side=4),
             Cut(sequence=0, tokens=2),
             Drop(sequence=1),
@@ -68,6 +78,12 @@ def test_every_operation_has_words():
     ]
     assert found == [
         "evaluate 2 of A in sequence 0, 1 of B in sequence 1 in one batch",
+        "evaluate 2 of A in sequence 0, positions as [p, p, p, 0]",
+        "evaluate 2 of B in sequence 1, one by one, positions as [p, p, p, p], and compare the logits",
+        "evaluate 1 of A in sequence 0, choose 5 tokens greedily, and compare them",
+        "evaluate 1 of A in sequence 0, choose 5 tokens greedily with up to 2 drafts at a time, and compare them",
+        "leave out 7 positions in sequence 1",
+        "evaluate the cells 2 to 6 of an image C of 4 x 4 in sequence 1",
         "evaluate an image C of 4 x 4 in sequence 1",
         "remove the last 2 of sequence 0",
         "remove sequence 1",
@@ -89,12 +105,30 @@ def test_a_difference_is_told_with_the_greedy_token_and_its_margin():
     assert "promised logits within 0.5" in judgement_text(close)
 
 
+def test_other_work_and_settings_of_drafts_and_blocks_are_told():
+    work = Promise(is_bytes=True, tolerance=0.0, is_work=True, cells_each=1, cells_together=1)
+    judgement = Judgement(status="differs", promise=work, words="other work: n_scans 4 instead of 3")
+    same = judged(compare_logits(np.ones((1, 2), np.float32), np.ones((1, 2), np.float32)), work)
+    assert judgement_text(judgement) == "differs: other work: n_scans 4 instead of 3"
+    assert judgement_text(replace(same, status="differs", words=judgement.words)) == (
+        "differs: promised the same bytes and the same work; other work: n_scans 4 instead of 3"
+    )
+    settings = SessionSettings(is_bucket=True, draft_tokens=3, draft_vocabulary=64)
+    text = case_text(CASE.model_copy(update={"right": CASE.right.model_copy(update={"settings": settings})}), 100)
+    assert (
+        "right: 1 split sequence, f32 cache, ubatch 512, up to 3 drafts among the first 64 ids, "
+        "blocks by position bucket"
+    ) in text.splitlines()
+
+
 def test_a_crash_is_told_in_the_engines_words_and_a_case_that_does_not_repeat_says_so():
     died = Judgement(status="dies", promise=BYTES, words="the engine library died during copy (signal SIGSEGV)")
-    text = finding_text(Finding(number=3, drawn=CASE, case=CASE, judgement=died, is_repeatable=False), 100)
+    held = Judgement(status="holds", promise=BYTES)
+    found = Finding(number=3, drawn=CASE, drawn_judgement=died, case=CASE, judgement=held, is_repeatable=False)
+    text = finding_text(found, 100)
     assert text.splitlines()[:3] == [
-        "dies: the engine library died during copy (signal SIGSEGV)",
-        "in a process of its own it ended differently",
+        "holds",
+        f"in a process of its own it ended differently; the case that was drawn ended with dies: {died.words}",
         "law copied=single",
     ]
 
@@ -102,5 +136,9 @@ def test_a_crash_is_told_in_the_engines_words_and_a_case_that_does_not_repeat_sa
 def test_the_counts_of_a_search_are_a_table_and_a_line():
     found = SearchResult(model="m", build="b", vocabulary=4, seed=1)
     found.tallies = {"copied=single": Tally(tried=4, applicable=3, failing=1, largest=0.00012)}
-    assert tally_rows(found) == [("copied=single", "4", "3", "1", "0.00012")]
-    assert summary(found) == "4 cases tried, 3 applicable, 0 findings"
+    found.tallies["drafts=none"] = Tally(tried=4, unmet="no draft block")
+    assert tally_rows(found) == [
+        ("copied=single", "4", "3", "1", "0.00012", ""),
+        ("drafts=none", "4", "0", "0", "0", "NOT_RUN: no draft block"),
+    ]
+    assert summary(found) == "8 cases tried, 3 applicable, 0 findings"
