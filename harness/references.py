@@ -5,6 +5,7 @@ Asked at plan time, before anything is built or downloaded. Each refusal stands 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 from engine.faults import known_faults
 from engine.identity import identify_file
 from engine.models import known_models
+from protocols.checks.requirements import PLACEHOLDER, RequirementsCheck
 from protocols.errors import EngineError
 from protocols.findings import Finding, unknown
 from protocols.load import LoadedProtocol, refuse
@@ -25,7 +27,8 @@ _MODEL_FILES: Final = ("draft", "ple_table", "tokenizer", "chat_template")
 def check_references(loaded: LoadedProtocol, base: Path) -> None:
     """Raise ProtocolError where a reference leads nowhere, or both arms are one file under two names."""
     protocol = loaded.protocol
-    refuse(loaded, [*_models(protocol, base), *_engines(protocol, base), *_same_file(protocol, base)])
+    found = [*_models(protocol, base), *_engines(protocol, base), *_same_file(protocol, base)]
+    refuse(loaded, [*found, *_requirements(protocol, base)])
 
 
 def _models(protocol: Protocol, base: Path) -> Iterator[Finding]:
@@ -58,6 +61,19 @@ def _engines(protocol: Protocol, base: Path) -> Iterator[Finding]:
                     yield _missing((*place, "path"), "server", engine.path)
             case _:
                 pass
+
+
+def _requirements(protocol: Protocol, base: Path) -> Iterator[Finding]:
+    """Find programs and files of requirements that are not there; what stands in a build is known when it is built."""
+    for index, check in enumerate(protocol.checks):
+        for number, one in enumerate(check.requirements if isinstance(check, RequirementsCheck) else ()):
+            place = ("checks", index, "requirements", number)
+            program = one.run[0].replace("{here}", str(base))
+            if "/" in program and not PLACEHOLDER.search(program) and not os.access(_below(base, program), os.X_OK):
+                yield _missing((*place, "run", 0), "executable program", one.run[0])
+            for position, name in enumerate(one.files):
+                if not _below(base, name).is_file():
+                    yield _missing((*place, "files", position), "file", name)
 
 
 def _same_file(protocol: Protocol, base: Path) -> Iterator[Finding]:
