@@ -18,6 +18,7 @@ from protocols.errors import EngineError
 from protocols.findings import Finding, unknown
 from protocols.load import LoadedProtocol, refuse
 from protocols.measurements import ARMS, Arm
+from protocols.paths import is_file
 from protocols.schema import BundledEngine, FolderEngine, LlamaServerEngine, Protocol
 
 RECEIPT: Final = "receipt.json"
@@ -35,11 +36,11 @@ def _models(protocol: Protocol, base: Path) -> Iterator[Finding]:
     model = protocol.model
     if model.name is not None and model.name not in known_models():
         yield unknown(("model", "name"), "model", model.name, known_models())
-    if model.path is not None and not _below(base, model.path).is_file():
+    if model.path is not None and not is_file(_below(base, model.path)):
         yield _missing(("model", "path"), "model file", model.path)
     for name in _MODEL_FILES:
         reference = getattr(model, name)
-        if reference is not None and not _below(base, reference.path).is_file():
+        if reference is not None and not is_file(_below(base, reference.path)):
             yield _missing(("model", name, "path"), "file", reference.path)
 
 
@@ -54,10 +55,10 @@ def _engines(protocol: Protocol, base: Path) -> Iterator[Finding]:
                     if fault.split("=")[0] not in known:
                         yield unknown((*place, "faults", index), "fault", fault, known)
             case FolderEngine():
-                if not (_below(base, engine.path) / RECEIPT).is_file():
+                if not is_file(_below(base, engine.path) / RECEIPT):
                     yield _missing((*place, "path"), "build (a folder with receipt.json)", engine.path)
             case LlamaServerEngine():
-                if not _below(base, engine.path).is_file():
+                if not is_file(_below(base, engine.path)):
                     yield _missing((*place, "path"), "server", engine.path)
             case _:
                 pass
@@ -72,7 +73,7 @@ def _requirements(protocol: Protocol, base: Path) -> Iterator[Finding]:
             if "/" in program and not PLACEHOLDER.search(program) and not os.access(_below(base, program), os.X_OK):
                 yield _missing((*place, "run", 0), "executable program", one.run[0])
             for position, name in enumerate(one.files):
-                if not _below(base, name).is_file():
+                if not is_file(_below(base, name)):
                     yield _missing((*place, "files", position), "file", name)
 
 
@@ -88,7 +89,7 @@ def _same_file(protocol: Protocol, base: Path) -> Iterator[Finding]:
     if protocol.arms.baseline.environment != protocol.arms.candidate.environment:
         return
     arguments = [engine.arguments for engine in engines if isinstance(engine, LlamaServerEngine)]
-    if len(set(arguments)) > 1 or not left.is_file() or not right.is_file():
+    if len(set(arguments)) > 1 or not is_file(left) or not is_file(right):
         return
     try:
         is_same = all(a == b for a, b in zip(_hashes(left), _hashes(right), strict=False))

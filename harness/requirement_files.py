@@ -16,6 +16,7 @@ from protocols.checks.requirements import ASSAY, Requirement, RequirementsCheck
 from protocols.gate_schema import CheckGate
 from protocols.lock import FileIdentity, LockedRequirement
 from protocols.measurements import ARMS, Arm
+from protocols.paths import is_file
 from protocols.schema import Protocol
 
 _SELF: Final = (sys.executable, "-P", "-c", "from harness.cli import main; main()")
@@ -56,7 +57,7 @@ class Commands:
         program = Path(self.argv(requirement)[0])
         if not program.is_absolute():
             return f"there is no program {program} on this host"
-        if not program.is_file():
+        if not is_file(program):
             return f"there is no program {requirement.run[0]} here"
         return None
 
@@ -65,7 +66,7 @@ class Commands:
         argv = self.argv(requirement)
         for word in (argv[0], *argv[1:], *requirement.files):
             path = self.base / word
-            if len(word) < 4096 and path.is_file() and path != self.model_path:
+            if is_file(path) and path != self.model_path:
                 yield path
 
     def identities(self, requirement: Requirement) -> tuple[FileIdentity, ...]:

@@ -22,6 +22,7 @@ from harness.smoke_writing import known_model, make_reference
 from protocols.canonical import sha256_hex
 from protocols.errors import AssayError, EvidenceError, HostError, UsageError
 from protocols.measurements import ARMS, Arm
+from protocols.paths import is_file
 from protocols.smoke import SmokeRow, judge_smoke, smoke_exit_code, smoke_status
 from protocols.smoke_reference import SmokeReference, read_smoke_reference
 from recorder.receipts import record_receipt
@@ -48,7 +49,9 @@ def register(root: click.Group) -> None:
 @click.option("--reference", type=FILE, help="Reference that this host must show again.")
 @click.option("--sha256", help="Hash that the reference must have, as --write printed it.")
 @click.option(
-    "--engine", type=click.Path(path_type=Path), help="Build folder or llama-server.  [default: the installed build]"
+    "--engine",
+    type=click.Path(path_type=Path, exists=True),
+    help="Build folder or llama-server.  [default: the installed build]",
 )
 @click.option("--model", help="Known name or GGUF file.  [default: the known model of the reference's hash]")
 @click.option("--argument", "arguments", multiple=True, help="Argument of a llama-server; repeatable.")
@@ -96,7 +99,7 @@ def smoke_command(
 
 
 def _write(settings: Settings, protocol: str, arm: Arm, out: Path, *, record: bool) -> int:
-    if out.exists():
+    if is_file(out):
         raise HostError(
             "the file exists already", where=str(out), hint="references are not overwritten: name a new file"
         )
@@ -138,8 +141,6 @@ def _found_engine(
         )
     if engine is None and wanted.kind == "llama-server":
         raise UsageError("the reference is of a llama.cpp server", hint="name the one of this host with --engine")
-    if engine is not None and not engine.exists():
-        raise UsageError("there is no such engine", where=str(engine), hint="name a build folder or a llama-server")
     if engine is not None and engine.is_dir() != (wanted.kind == "build"):
         what = "a build: name its folder" if wanted.kind == "build" else "a llama.cpp server: name its file"
         raise UsageError(f"the reference is of {what}", where=str(engine))

@@ -77,6 +77,7 @@ def test_every_end_is_what_it_is_called_and_its_output_is_kept(world: Any) -> No
         "id: unbuilt, run: ['{folder}/no-such-program'], limit_s: 20",
         "id: found, run: [sh, ./good.sh], limit_s: 20",
         "id: environment, run: [./environment.sh], limit_s: 20",
+        f"id: long, run: [./good.sh, {'x' * 4000}], limit_s: 20",
         "id: spoil, run: [./spoil.sh], limit_s: 20",
         "id: spoiled, run: [./spoiled.sh], limit_s: 20",
     )
@@ -97,6 +98,7 @@ def test_every_end_is_what_it_is_called_and_its_output_is_kept(world: Any) -> No
         "unbuilt": ("NOT_RUN", "there is no program {folder}/no-such-program here"),
         "found": ("PASS", "exit code 0"),
         "environment": ("PASS", "exit code 0"),
+        "long": ("PASS", "exit code 0"),
         "spoil": ("PASS", "exit code 0"),
         "spoiled": ("FAIL", "not what is locked: spoiled.sh"),
     }
@@ -155,7 +157,7 @@ def test_what_is_not_there_is_refused_before_anything_starts_with_its_line(world
         world,
         "id: one, run: [./none.sh], limit_s: 20",
         "id: two, run: [./corpus.txt], limit_s: 20",
-        "id: three, run: [./good.sh], limit_s: 20, files: [./good.sh, none.txt]",
+        f"id: three, run: [./good.sh], limit_s: 20, files: [./good.sh, none.txt, {'x' * 300}]",
     )
     (world.root / "corpus.txt").write_text("no program\n")
     ended = world.run("run", path, "--store", world.store)
@@ -164,6 +166,7 @@ def test_what_is_not_there_is_refused_before_anything_starts_with_its_line(world
         "checks[0].requirements[0].run[0]: there is no executable program ./none.sh",
         "checks[0].requirements[1].run[0]: there is no executable program ./corpus.txt",
         "checks[0].requirements[2].files[1]: there is no file none.txt",
+        "checks[0].requirements[2].files[2]: there is no file xxx",
     ):
         assert words in ended.err
     assert f"{path.name}:" in ended.err
