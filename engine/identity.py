@@ -20,6 +20,7 @@ from elftools.elf.sections import NoteSection
 from engine.gguf_header import GgufHeader, Value, load_header
 from protocols import lock
 from protocols.errors import EngineError
+from protocols.paths import is_file
 
 RECEIPT_NAME: Final = "receipt.json"
 _ELF_MAGIC: Final = b"\x7fELF"
@@ -136,7 +137,7 @@ def identify_executable(path: Path) -> BuildIdentity:
 
     Raises EngineError when it is missing or not executable.
     """
-    if not path.is_file() or not os.access(path, os.X_OK):
+    if not is_file(path) or not os.access(path, os.X_OK):
         raise EngineError("there is no executable file", where=str(path), hint="correct the arm's `engine.path`")
     beside = {library for library in path.parent.glob("*.so*") if library.is_file()} - {path}
     return BuildIdentity(files=tuple(identify_file(file) for file in (path, *sorted(beside))))

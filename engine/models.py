@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 from engine.cache import Log, cache_folder
 from protocols.errors import EngineError
+from protocols.paths import is_file
 
 _DOWNLOAD_LIMIT_S: Final = 1800
 _COPY_BYTES: Final = 1 << 20
@@ -165,7 +166,7 @@ def resolve_model(reference: ModelReference, *, base: Path, cache: Path | None =
     """
     if reference.path is not None:
         path = (base / Path(reference.path).expanduser()).absolute()
-        if not path.is_file():
+        if not is_file(path):
             raise EngineError("there is no such model file", where=str(path), hint="correct `model.path`")
         return path
     if reference.name is None:

@@ -57,6 +57,7 @@ MODULES: Final[Mapping[str, str]] = {
     "protocol": "protocols",
     "controls": "controls",
     "search": "searches",
+    "smoke": "smokes",
     "engine": "engines",
     "model": "models",
     "key": "keys",

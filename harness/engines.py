@@ -13,6 +13,7 @@ from typing import Any
 
 from engine.build import BuildSpec, EngineBuild, build_engine, copy_build, installed_build, open_build
 from engine.models import MADE_MODELS, MODELS, resolve_model
+from engine.perplexity import Perplexity, perplexity
 from engine.worker import EngineWorker
 from protocols.errors import EngineError, HostError, ProtocolError
 from protocols.schema import ModelReference
@@ -88,6 +89,14 @@ def read_tokens(path: Path) -> list[int]:
             "the token file holds no list of token ids", where=str(path), hint="write [1, 2, 3] into it"
         )
     return tokens
+
+
+def text_perplexity(*, build: EngineBuild, model: Path, text: bytes, kv_type: str, threads: int) -> Perplexity:
+    """Return the perplexity of a text under a model, evaluated as one sequence. Raises EngineError as `perplexity`."""
+    with EngineWorker(build.library) as worker:
+        worker.load(model)
+        tokens = worker.tokenize(text, parse_special=False)
+        return perplexity(tokens, worker.logit_blocks(tokens, kv_type=kv_type, threads=threads) if tokens else ())
 
 
 def npy_header(shape: tuple[int, int]) -> bytes:

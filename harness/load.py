@@ -21,6 +21,7 @@ from typing import Final
 from engine.identity import FileIdentity, identify_file, mapped_files, mapping_problems
 from engine.process import EngineProcess, ExitRecord
 from harness.api_key import engine_environment
+from harness.made_up_gpu import MadeUpGpu
 from harness.preparation import Prepared, PreparedArm
 from harness.progress import Progress
 from harness.requests import Conversation, RequestFailed, Target
@@ -61,12 +62,14 @@ class LoadContext:
 
     `system_files` collects the hash of each mapped file that no lock names (the C library and its kind) by path, so
     that a library that changes between two loads is seen. `deadline_s` is when the campaign's time is over (monotonic).
+    `gpu` is a made-up one that controls of the telemetry read in place of the host's.
     """
 
     prepared: Prepared
     progress: Progress
     system_files: dict[str, str]
     deadline_s: float
+    gpu: MadeUpGpu | None = None
 
 
 def run_load(context: LoadContext, position: Position, load: LoadRecorder) -> LoadEnd:
@@ -191,9 +194,12 @@ class _Load:
             target = Target(host=address.host, port=address.port)
         telemetry = self._context.prepared.protocol.telemetry
         pid = process.pid if process else None
-        is_off = telemetry.off_in == self._position.arm
+        is_off, gpu = telemetry.off_in == self._position.arm, self._context.gpu
+        selection = None if gpu is None else gpu.select(self._position.arm, pid, telemetry.period_ms * 1_000_000)
         try:
-            with watched_host(self._load, pid, period_ms=telemetry.period_ms, is_off=is_off) as watch:
+            with watched_host(
+                self._load, pid, period_ms=telemetry.period_ms, is_off=is_off, selection=selection
+            ) as watch:
                 conversation = Conversation(
                     prepared=self._context.prepared,
                     arm=self._arm,

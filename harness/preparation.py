@@ -22,6 +22,7 @@ from engine.models import resolve_model
 from harness.api_key import secret_values
 from harness.options import assay_version
 from harness.references import check_references
+from harness.requirement_files import Commands, locked_requirements
 from protocols import lock as locks
 from protocols.canonical import canonical_bytes, sha256_hex
 from protocols.errors import ProtocolError
@@ -92,11 +93,20 @@ def prepare(loaded: LoadedProtocol, *, base: Path, cache: Path, log: Log) -> Pre
         ),
         looks=locks.locked_looks(protocol),
         versions=locks.judge_versions(assay_version()),
+        requirements=locked_requirements(protocol, _commands(arms, base, model_path)),
         text_blobs={name: sha256_hex(blob) for name, blob in texts.items()},
     )
     return Prepared(
         loaded=loaded, base=base, positions=positions, arms=arms, model_path=model_path, lock=lock, texts=texts
     )
+
+
+def _commands(arms: Mapping[Arm, PreparedArm], base: Path, model_path: Path) -> dict[Arm, Commands]:
+    return {
+        name: Commands(base=base, resolved=arm.resolved, build=arm.build, model_path=model_path)
+        for name, arm in arms.items()
+        if arm.resolved.argv
+    }
 
 
 def _prepare_arm(

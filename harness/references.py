@@ -5,6 +5,7 @@ Asked at plan time, before anything is built or downloaded. Each refusal stands 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,10 +13,12 @@ from typing import Final
 from engine.faults import known_faults
 from engine.identity import identify_file
 from engine.models import known_models
+from protocols.checks.requirements import PLACEHOLDER, RequirementsCheck
 from protocols.errors import EngineError
 from protocols.findings import Finding, unknown
 from protocols.load import LoadedProtocol, refuse
 from protocols.measurements import ARMS, Arm
+from protocols.paths import is_file
 from protocols.schema import BundledEngine, FolderEngine, LlamaServerEngine, Protocol
 
 RECEIPT: Final = "receipt.json"
@@ -25,18 +28,19 @@ _MODEL_FILES: Final = ("draft", "ple_table", "tokenizer", "chat_template")
 def check_references(loaded: LoadedProtocol, base: Path) -> None:
     """Raise ProtocolError where a reference leads nowhere, or both arms are one file under two names."""
     protocol = loaded.protocol
-    refuse(loaded, [*_models(protocol, base), *_engines(protocol, base), *_same_file(protocol, base)])
+    found = [*_models(protocol, base), *_engines(protocol, base), *_same_file(protocol, base)]
+    refuse(loaded, [*found, *_requirements(protocol, base)])
 
 
 def _models(protocol: Protocol, base: Path) -> Iterator[Finding]:
     model = protocol.model
     if model.name is not None and model.name not in known_models():
         yield unknown(("model", "name"), "model", model.name, known_models())
-    if model.path is not None and not _below(base, model.path).is_file():
+    if model.path is not None and not is_file(_below(base, model.path)):
         yield _missing(("model", "path"), "model file", model.path)
     for name in _MODEL_FILES:
         reference = getattr(model, name)
-        if reference is not None and not _below(base, reference.path).is_file():
+        if reference is not None and not is_file(_below(base, reference.path)):
             yield _missing(("model", name, "path"), "file", reference.path)
 
 
@@ -51,13 +55,26 @@ def _engines(protocol: Protocol, base: Path) -> Iterator[Finding]:
                     if fault.split("=")[0] not in known:
                         yield unknown((*place, "faults", index), "fault", fault, known)
             case FolderEngine():
-                if not (_below(base, engine.path) / RECEIPT).is_file():
+                if not is_file(_below(base, engine.path) / RECEIPT):
                     yield _missing((*place, "path"), "build (a folder with receipt.json)", engine.path)
             case LlamaServerEngine():
-                if not _below(base, engine.path).is_file():
+                if not is_file(_below(base, engine.path)):
                     yield _missing((*place, "path"), "server", engine.path)
             case _:
                 pass
+
+
+def _requirements(protocol: Protocol, base: Path) -> Iterator[Finding]:
+    """Find programs and files of requirements that are not there; what stands in a build is known when it is built."""
+    for index, check in enumerate(protocol.checks):
+        for number, one in enumerate(check.requirements if isinstance(check, RequirementsCheck) else ()):
+            place = ("checks", index, "requirements", number)
+            program = one.run[0].replace("{here}", str(base))
+            if "/" in program and not PLACEHOLDER.search(program) and not os.access(_below(base, program), os.X_OK):
+                yield _missing((*place, "run", 0), "executable program", one.run[0])
+            for position, name in enumerate(one.files):
+                if not is_file(_below(base, name)):
+                    yield _missing((*place, "files", position), "file", name)
 
 
 def _same_file(protocol: Protocol, base: Path) -> Iterator[Finding]:
@@ -72,7 +89,7 @@ def _same_file(protocol: Protocol, base: Path) -> Iterator[Finding]:
     if protocol.arms.baseline.environment != protocol.arms.candidate.environment:
         return
     arguments = [engine.arguments for engine in engines if isinstance(engine, LlamaServerEngine)]
-    if len(set(arguments)) > 1 or not left.is_file() or not right.is_file():
+    if len(set(arguments)) > 1 or not is_file(left) or not is_file(right):
         return
     try:
         is_same = all(a == b for a, b in zip(_hashes(left), _hashes(right), strict=False))

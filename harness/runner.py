@@ -25,6 +25,7 @@ from harness.host_guard import HostGuard, hold_host
 from harness.judging import record_judgement, record_report, wanted_blocks
 from harness.load import INTERRUPTED, MAPPED_AT_START, LoadContext, run_load
 from harness.looks_budget import LooksBudget
+from harness.made_up_gpu import MadeUpGpu
 from harness.preflight import Need, check_disk, disk_need_bytes, inspect_host, refuse_or_warn
 from harness.preparation import Prepared, lock_differences, prepare
 from harness.profilers.diagnostics import RECEIPT, run_diagnostics
@@ -66,8 +67,13 @@ def run_campaign(path: Path, store_root: Path, *, progress: Progress) -> Campaig
     return run_loaded(loaded, path.absolute().parent, store_root, progress=progress)
 
 
-def run_loaded(loaded: LoadedProtocol, base: Path, store_root: Path, *, progress: Progress) -> CampaignEnd:
-    """Run a protocol that was read already; `base` is the folder that its relative paths start at."""
+def run_loaded(
+    loaded: LoadedProtocol, base: Path, store_root: Path, *, progress: Progress, gpu: MadeUpGpu | None = None
+) -> CampaignEnd:
+    """Run a protocol that was read already; `base` is the folder that its relative paths start at.
+
+    `gpu` is a made-up one for controls of the telemetry.
+    """
     with hold_host(store_root.absolute()) as guard, term_as_interrupt():
         _warn_of_stale_holder(guard, progress)
         prepared = prepare(loaded, base=base, cache=cache_folder(), log=progress.say)
@@ -84,7 +90,7 @@ def run_loaded(loaded: LoadedProtocol, base: Path, store_root: Path, *, progress
             )
             guard.name_campaign(recorder.campaign_id)
             recorder.record_preflight([finding.payload() for finding in findings])
-            return _Campaign(store, recorder, prepared, progress).go_on()
+            return _Campaign(store, recorder, prepared, progress, gpu).go_on()
 
 
 def resume_campaign(name: str, store_root: Path, *, progress: Progress) -> CampaignEnd:
@@ -193,7 +199,15 @@ def _load_disk_bytes(prepared: Prepared) -> int:
 class _Campaign:
     """The loads that are missing, and what follows them."""
 
-    def __init__(self, store: Store, recorder: CampaignRecorder, prepared: Prepared, progress: Progress) -> None:
+    def __init__(
+        self,
+        store: Store,
+        recorder: CampaignRecorder,
+        prepared: Prepared,
+        progress: Progress,
+        gpu: MadeUpGpu | None = None,
+    ) -> None:
+        self._gpu = gpu
         self._store = store
         self._recorder = recorder
         self._prepared = prepared
@@ -254,6 +268,7 @@ class _Campaign:
             progress=self._progress,
             system_files=_known_system_files(self._store, self._recorder.campaign_id),
             deadline_s=time.monotonic() + limit_s,
+            gpu=self._gpu,
         )
         self._progress.begin(campaign_id=self._recorder.campaign_id, n_positions=len(positions), n_done=len(done))
         self._run_checks()

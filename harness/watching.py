@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from recorder.load_recorder import LoadRecorder
+from recorder.telemetry.registry import Selection
 from recorder.telemetry.sampler import Sampler
 from reports import style
 
 END: Final = "telemetry.end"
 SWITCHED_OFF: Final = "telemetry.off"
 """Noted in a load that the protocol wants without sampling, to show what sampling costs."""
+MADE_UP: Final = "telemetry.made_up"
+"""Noted in a load of a control that reads a made-up GPU."""
 
 _CLOCKS: Final = ("gfx_clock_hz", "smu_gfx_clock_hz", "cpu_clock_hz")
 _POWERS: Final = ("board_power_instant_uw", "board_power_uw", "socket_power_uw", "smu_socket_power_uw")
@@ -41,16 +44,21 @@ class Unwatched:
 
 
 @contextmanager
-def watched_host(load: LoadRecorder, pid: int | None, *, period_ms: int, is_off: bool = False) -> Iterator[Watch]:
+def watched_host(
+    load: LoadRecorder, pid: int | None, *, period_ms: int, is_off: bool = False, selection: Selection | None = None
+) -> Iterator[Watch]:
     """Sample the host, the engine's process tree and GPUs while the block runs; with `is_off`, only note that.
 
-    What each source found, and what it lacks, is noted before the first sample; how the sampling went, after the last.
+    A `selection` of providers takes the place of what this host has, and is noted as made up. What each source found,
+    and what it lacks, is noted before the first sample; how the sampling went, after the last.
     """
     if is_off:
         load.note(SWITCHED_OFF)
         yield Unwatched()
         return
-    sampler = Sampler(sink=load.sample, pid=pid, period_ns=period_ms * 1_000_000)
+    if selection is not None:
+        load.note(MADE_UP)
+    sampler = Sampler(sink=load.sample, selection=selection, pid=pid, period_ns=period_ms * 1_000_000)
     for event, fields in sampler.notes():
         load.note(event, **fields)
     try:

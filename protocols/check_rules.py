@@ -30,6 +30,7 @@ from protocols.checks.mapping_grid import MappingGridCheck, judge_mapping_grid
 from protocols.checks.memory_growth import MemoryGrowthCheck, judge_memory_growth
 from protocols.checks.operation_cost import OperationCostCheck, judge_operation_cost
 from protocols.checks.operator_boundaries import OperatorBoundariesCheck, judge_operator_boundaries
+from protocols.checks.requirements import RequirementsCheck, judge_requirements
 from protocols.checks.restart import RestartCheck, judge_restart
 from protocols.checks.served_recall import ServedRecallCheck, judge_served_recall
 from protocols.checks.stored_reference import StoredReferenceCheck, judge_stored_reference
@@ -227,6 +228,7 @@ _JUDGES: Final[Mapping[type[CheckBase], Callable[[Any, CheckObservation], CheckO
     OperationCostCheck: judge_operation_cost,
     MemoryGrowthCheck: judge_memory_growth,
     CapacityCheck: judge_capacity,
+    RequirementsCheck: judge_requirements,
     RestartCheck: judge_restart,
     ServedRecallCheck: judge_served_recall,
     StoredReferenceCheck: judge_stored_reference,

@@ -18,6 +18,7 @@ from protocols.checks.mapping_grid import MappingGridCheck
 from protocols.checks.memory_growth import MemoryGrowthCheck
 from protocols.checks.operation_cost import OperationCostCheck
 from protocols.checks.operator_boundaries import OperatorBoundariesCheck
+from protocols.checks.requirements import RequirementsCheck
 from protocols.checks.restart import RestartCheck
 from protocols.checks.served_recall import ServedRecallCheck
 from protocols.checks.stored_reference import StoredReferenceCheck
@@ -141,6 +142,7 @@ Check = Annotated[
     | ImagesInHistoryCheck
     | OperationCostCheck
     | MemoryGrowthCheck
+    | RequirementsCheck
     | ServedCheck,
     Field(discriminator="kind"),
 ]

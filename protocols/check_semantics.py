@@ -13,6 +13,7 @@ from protocols.checks.capacity import CapacityCheck
 from protocols.checks.images_in_history import ImagesInHistoryCheck
 from protocols.checks.operation_cost import OperationCostCheck
 from protocols.checks.operator_boundaries import OperatorBoundariesCheck
+from protocols.checks.requirements import ASSAY, PLACEHOLDER, PLACEHOLDERS, NumberBound, Requirement, RequirementsCheck
 from protocols.checks.served_recall import ServedRecallCheck
 from protocols.checks.stored_reference import StoredReferenceCheck
 from protocols.findings import Finding, unknown
@@ -99,12 +100,48 @@ def _check_sizes(protocol: Protocol, check: Check, path: Path) -> Iterator[Findi
             yield from _check_capacity(protocol, check, path)
         case OperationCostCheck():
             yield from _check_cost(check, path)
+        case RequirementsCheck():
+            yield from _check_requirements(check, (*path, "requirements"))
         case OperatorBoundariesCheck():
             if check.tolerance <= 0:
                 message = f"found {decimal_text(check.tolerance)}, expected a number above 0"
                 yield Finding(path=(*path, "tolerance"), message=message, hint='write a value such as "0.000001"')
         case _:
             pass
+
+
+def _check_requirements(check: RequirementsCheck, path: Path) -> Iterator[Finding]:
+    for identifier, times in Counter(one.id for one in check.requirements).items():
+        if times > 1:
+            message = f"found the id {identifier} {times} times, expected each once"
+            yield Finding(path=path, message=message, hint="give each requirement an id of its own")
+    for index, one in enumerate(check.requirements):
+        yield from _check_words(one, (*path, index, "run"))
+        if one.not_run_exit_code == one.exit_code:
+            message = f"found {one.exit_code} for both, so nothing could tell a PASS from a NOT_RUN"
+            yield Finding(path=(*path, index, "not_run_exit_code"), message=message, hint="write another code, or null")
+        if one.number is not None:
+            yield from _check_bound(one.number, (*path, index, "number"))
+
+
+def _check_words(one: Requirement, path: Path) -> Iterator[Finding]:
+    for number, word in enumerate(one.run):
+        is_assay = number == 0 and word == ASSAY
+        for name in () if is_assay else PLACEHOLDER.findall(word):
+            if name == ASSAY:
+                message = f"found {ASSAY} within the words, and it stands for a whole program"
+                yield Finding(path=(*path, number), message=message, hint="write it as the first word, alone")
+            elif name not in PLACEHOLDERS:
+                yield unknown((*path, number), "placeholder", name, (*PLACEHOLDERS, ASSAY))
+
+
+def _check_bound(bound: NumberBound, path: Path) -> Iterator[Finding]:
+    if bound.least is None and bound.most is None:
+        message = "found neither least nor most, so every number holds"
+        yield Finding(path=path, message=message, hint="write one of them, or remove number")
+    elif bound.least is not None and bound.most is not None and bound.least > bound.most:
+        message = f"found least {decimal_text(bound.least)} above most {decimal_text(bound.most)}: no number holds"
+        yield Finding(path=(*path, "least"), message=message, hint="exchange the two")
 
 
 def _check_recall(check: RecallCheck | ServedRecallCheck, path: Path) -> Iterator[Finding]:

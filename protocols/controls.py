@@ -24,7 +24,8 @@ from protocols.yaml_tree import parse_yaml, plain_value
 CONTROLS: Final = PACKAGE / "controls.yaml"
 IDENTITY: Final = "identity"
 """Stands for the comparison of every load with the lock: a load that runs something else is INVALID."""
-NO_FAULT: Final = "none"
+VALIDITY: Final = "validity"
+"""Stands for the protocol's rules about the host: a block that they leave out of the losses."""
 _FIRED: Final = frozenset({"FAIL"})
 
 
@@ -39,15 +40,18 @@ class Control(Part):
     """Faults that are compiled into the candidate."""
     swap_library: bool = False
     """Whether the candidate's process is made to load the library of another build than the locked one."""
+    throttled_gpu: bool = False
+    """Whether the telemetry of the candidate's loads is that of a made-up GPU whose clock collapses under a limit."""
     protocol: Identifier
     """Bundled protocol that it is run under."""
     gate: Identifier
-    """Gate that is there to catch it; `identity` for the comparison of loads with the lock."""
+    """Gate that is there to catch it; `identity` for the comparison of loads with the lock, `validity` for the rules
+    about the host."""
 
     @model_validator(mode="after")
     def _has_a_fault(self) -> Self:
-        if bool(self.faults) == self.swap_library:
-            raise ValueError("a control has either faults or swap_library")
+        if sum((bool(self.faults), self.swap_library, self.throttled_gpu)) != 1:
+            raise ValueError("a control has one of faults, swap_library and throttled_gpu")
         return self
 
 
@@ -71,7 +75,7 @@ class Outcome:
     caught: bool
     """Whether the gate that is meant to fired; without a fault, whether no required gate fired."""
     fired: tuple[str, ...]
-    """Every gate that fired, `identity` among them."""
+    """Every gate that fired, `identity` and `validity` among them."""
     not_run: tuple[str, ...]
     """Gates that could not be judged."""
 
@@ -89,7 +93,8 @@ def load_controls(path: Path = CONTROLS) -> tuple[Control, ...]:
     for one in controls:
         if one.protocol not in known:
             known[one.protocol] = base_protocol(one).protocol
-        gates = [IDENTITY, *(gate.id for gate in known[one.protocol].gates)]
+        rules = [VALIDITY] if known[one.protocol].validity else []
+        gates = [IDENTITY, *rules, *(gate.id for gate in known[one.protocol].gates)]
         if one.gate not in gates:
             message = f"the control {one.id} names the gate {one.gate}, expected one of {', '.join(gates)}"
             raise ProtocolError(message, where=str(path))
@@ -130,6 +135,7 @@ def outcome_of(
     verdict: str,
     gates: Iterable[tuple[str, str, bool]],
     has_invalid_loads: bool,
+    has_invalid_blocks: bool = False,
 ) -> Outcome:
     """Say what fired. `gates` are (id, status, whether it is required) of every gate.
 
@@ -138,9 +144,10 @@ def outcome_of(
     gates = list(gates)
     fired = [gate for gate, status, _ in gates if status in _FIRED]
     alarms = [gate for gate, status, is_required in gates if status in _FIRED and is_required]
-    if has_invalid_loads:
-        fired.append(IDENTITY)
-        alarms.append(IDENTITY)
+    for name, has_fired in ((IDENTITY, has_invalid_loads), (VALIDITY, has_invalid_blocks)):
+        if has_fired:
+            fired.append(name)
+            alarms.append(name)
     return Outcome(
         protocol=protocol,
         control=control,

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from protocols.canonical import sha256_hex
 from protocols.errors import Problem, ProtocolError
 from protocols.findings import Finding, nearest
+from protocols.paths import is_file
 from protocols.problems import schema_problems
 from protocols.request_checks import MAX_BODY_BYTES, check_requests
 from protocols.schema import Protocol
@@ -132,7 +133,7 @@ def find_request(reference: str, folder: Path) -> Path | None:
     """Return the file that a protocol in `folder` means: beside the protocol first, then among the bundled requests."""
     for base in (folder, PACKAGE, PACKAGE / "requests"):
         file = base / reference
-        if file.is_file():
+        if is_file(file):
             return file
     return None
 
@@ -156,7 +157,7 @@ def find_protocol(name_or_path: str) -> Path:
     """Return the file of a bundled protocol's name, or the file at a path. A path wins where it looks like one."""
     path = Path(name_or_path)
     if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
-        if path.is_file():
+        if is_file(path):
             return path
         raise ProtocolError("the protocol file does not exist", where=name_or_path)
     return library_protocol(name_or_path)

@@ -122,6 +122,15 @@ class LockedLook(Part):
     level: RealText
 
 
+class LockedRequirement(Part):
+    """The program of a requirement and every file that it was stated to read, by their bytes."""
+
+    check: Identifier
+    arm: Literal["baseline", "candidate"]
+    requirement: Identifier
+    files: Annotated[tuple[FileIdentity, ...], Field(strict=False)]
+
+
 class Lock(Part):
     """The first ledger entry of a campaign."""
 
@@ -144,7 +153,9 @@ class Lock(Part):
     """Versions of Assay, Python and the libraries that judge."""
     text_blobs: dict[str, Sha256] = Field(default_factory=dict)
     """Name of a free text, and the SHA-256 of its salted blob."""
-    LATER: ClassVar[frozenset[str]] = frozenset({"looks"})
+    requirements: Annotated[tuple[LockedRequirement, ...], Field(strict=False)] = ()
+    """What the requirements of the checks run and read, for each arm that they are asked of."""
+    LATER: ClassVar[frozenset[str]] = frozenset({"looks", "requirements"})
 
     def lock_bytes(self) -> bytes:
         """Return the RFC 8785 bytes of the lock: what is written, hashed and signed."""

@@ -90,7 +90,8 @@ class CheckObservation:
     """What one check left of one arm.
 
     `state` is NOT_RUN where the arm lacks a capability, and FAILED where the engine refused a step or ended; `reason`
-    says which. `facts` is plain JSON. `read_block` returns a named block of logits.
+    says which. `facts` is plain JSON. `read_block` returns a named block of logits. `outputs` is what programs wrote,
+    by name.
     """
 
     check: str
@@ -99,6 +100,7 @@ class CheckObservation:
     reason: str | None = None
     facts: Mapping[str, JsonValue] = field(default_factory=dict)
     read_block: Callable[[str], Block] = field(default=_no_block, repr=False, compare=False)
+    outputs: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,13 @@
 """What a check left of an arm: a receipt of the kind `check`, its blocks of logits as blobs.
 
 The detail is ``{"check","arm","state","reason","facts","blocks":{name:[rows,columns]}}``; each block is an attachment
-``NAME.f32``: little-endian float32, row by row. A check of an arm has one receipt, never a second one.
+``NAME.f32``: little-endian float32, row by row. What a program wrote is an attachment ``NAME.output``. A check of an
+arm has one receipt, never a second one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from protocols.errors import EvidenceError
@@ -18,6 +19,7 @@ from recorder.row_values import read_object
 CHECK_RECEIPT: Final = "check"
 STATES: Final[tuple[CheckState, ...]] = ("COMPLETE", "NOT_RUN", "FAILED")
 _SUFFIX: Final = ".f32"
+_OUTPUT: Final = ".output"
 ReadBlob = Callable[[str], bytes]
 
 
@@ -33,7 +35,9 @@ def check_receipt(
         "facts": dict(observation.facts),
         "blocks": {name: [block.rows, block.columns] for name, block in blocks.items()},
     }
-    return payload, {f"{name}{_SUFFIX}": block.data for name, block in blocks.items()}
+    attachments = {f"{name}{_SUFFIX}": block.data for name, block in blocks.items()}
+    attachments |= {f"{name}{_OUTPUT}": content for name, content in observation.outputs.items()}
+    return payload, attachments
 
 
 def read_checks(state: CampaignState, read_blob: ReadBlob) -> tuple[CheckObservation, ...]:
@@ -82,4 +86,24 @@ def _read(entry: Entry, read_blob: ReadBlob) -> CheckObservation:
         reason=reason,
         facts=facts,
         read_block=read_block,
+        outputs=_Outputs(
+            {name.removesuffix(_OUTPUT): sha256 for name, sha256 in blobs.items() if name.endswith(_OUTPUT)}, read_blob
+        ),
     )
+
+
+class _Outputs(Mapping[str, bytes]):
+    """What programs wrote, read when it is asked for: a bundle may hold none of it."""
+
+    def __init__(self, hashes: Mapping[str, str], read_blob: ReadBlob) -> None:
+        self._hashes = hashes
+        self._read_blob = read_blob
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._read_blob(self._hashes[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._hashes)
+
+    def __len__(self) -> int:
+        return len(self._hashes)

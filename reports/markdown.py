@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from reports import style
-from reports.check_table import COLUMNS, check_rows, check_summary
+from reports.check_table import COLUMNS, check_rows, check_summary, requirement_rows
 from reports.claims import (
     claims_of,
     control_lines,
@@ -96,7 +96,7 @@ def _checks(facts: Facts) -> Iterator[str]:
     yield "## What was broken, what is repaired, what was not tested"
     yield ""
     yield from _list(check_summary(rows))
-    yield from _table(COLUMNS, rows)
+    yield from _table(COLUMNS, [*rows, *requirement_rows(facts)])
 
 
 def _claims(facts: Facts) -> Iterator[str]:

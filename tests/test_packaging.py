@@ -34,7 +34,7 @@ LISTED = [
     rf"({'|'.join(HOUSES)})/py\.typed",
     r"protocols/library/[a-z0-9-]+\.yaml",
     r"protocols/controls\.yaml",
-    r"protocols/requests/[a-z0-9-]+\.json",
+    r"protocols/requests/[a-z0-9-]+\.(json|txt)",
     r"engine/CMakeLists\.txt",
     r"engine/include/[a-z_]+\.h",
     r"engine/src/([a-z_]+/)*[a-z0-9_]+\.(cpp|h|inc)",

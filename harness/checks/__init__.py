@@ -17,6 +17,7 @@ from harness.checks.memory_growth import run_memory_growth
 from harness.checks.operation_cost import run_operation_cost
 from harness.checks.operator_boundaries import run_operator_boundaries
 from harness.checks.recall import run_recall
+from harness.checks.requirements import run_requirements
 from harness.checks.restart import run_restart
 from harness.checks.served_recall import run_served_recall
 from harness.checks.steps import (
@@ -47,6 +48,7 @@ from protocols.checks.mapping_grid import MappingGridCheck
 from protocols.checks.memory_growth import MemoryGrowthCheck
 from protocols.checks.operation_cost import OperationCostCheck
 from protocols.checks.operator_boundaries import OperatorBoundariesCheck
+from protocols.checks.requirements import RequirementsCheck
 from protocols.checks.restart import RestartCheck
 from protocols.checks.served_recall import ServedRecallCheck
 from protocols.checks.stored_reference import StoredReferenceCheck
@@ -73,6 +75,7 @@ _RUNS: Final[Mapping[type[CheckBase], Callable[[CheckContext, Any], dict[str, Js
     RestartCheck: run_restart,
     CapacityCheck: run_capacity,
     StoredReferenceCheck: run_stored_reference,
+    RequirementsCheck: run_requirements,
 }
 
 
@@ -96,4 +99,5 @@ def carry_out(prepared: Prepared, check: Check, arm: Arm) -> tuple[CheckObservat
         return CheckObservation(check=check.id, arm=arm, state="FAILED", reason=str(error)), {}
     if context.vocabulary:
         facts["vocabulary"] = context.vocabulary
-    return CheckObservation(check=check.id, arm=arm, state="COMPLETE", facts=facts), context.blocks
+    observation = CheckObservation(check=check.id, arm=arm, state="COMPLETE", facts=facts, outputs=context.outputs)
+    return observation, context.blocks

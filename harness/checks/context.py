@@ -33,6 +33,7 @@ class CheckContext:
         self.check = check
         self.arm = arm
         self.blocks: Blocks = {}
+        self.outputs: dict[str, bytes] = {}
         self.vocabulary = 0
         self.model: dict[str, Any] = {}
 

@@ -1,4 +1,4 @@
-"""`assay engine`: build, pack, unpack, serve, bench, logits."""
+"""`assay engine`: build, pack, unpack, serve, bench, logits, perplexity."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ import click
 
 from engine.build import QSA_PATHS
 from harness.api_key import secret_values
-from harness.engines import become, build_facts, find_build, find_model, make_build, read_tokens, write_logits
+from harness.engines import (
+    become,
+    build_facts,
+    find_build,
+    find_model,
+    make_build,
+    read_tokens,
+    text_perplexity,
+    write_logits,
+)
 from harness.options import Settings, command
 from harness.transfer import SUFFIX, Transfer, check_archive, pack_build, unpack_build
-from protocols.errors import AssayError
+from protocols.errors import AssayError, HostError
 from recorder.receipts import record_receipt
 from recorder.store import Store
 
@@ -161,8 +170,34 @@ def logits_command(
     return 0
 
 
+@command("perplexity", example="assay engine perplexity --model smollm2 --text corpus.txt", with_store=False)
+@build_option
+@model_option
+@click.option("--text", type=FILE, required=True, help="UTF-8 text, evaluated as one sequence.")
+@click.option(
+    "--kv-type", type=click.Choice(["f32", "f16", "q8_0"]), default="f16", show_default=True, help="Cache type."
+)
+@click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Threads.")
+def perplexity_command(
+    settings: Settings, *, folder: Path | None, model: str, text: Path, kv_type: str, threads: int
+) -> int:
+    """Print the perplexity of a text under a model: exp of the mean negative log-likelihood of the next tokens."""
+    try:
+        content = text.read_bytes()
+    except OSError as error:
+        raise HostError(f"the text cannot be read: {error.strerror}", where=str(text)) from None
+    build = find_build(folder, settings.console.say)
+    found = text_perplexity(build=build, model=find_model(model), text=content, kv_type=kv_type, threads=threads)
+    value = {"perplexity": found.value, "predicted_tokens": found.predicted, "mean_nll": found.mean_nll}
+    line = f"perplexity: {found.value:.4f} over {found.predicted} tokens"
+    settings.console.result(value, lambda c: c.show(line))
+    return 0
+
+
 def register(root: click.Group) -> None:
     """Add the commands to the root group."""
-    for one in (build_command, pack_command, unpack_command, serve_command, bench_command, logits_command):
+    for one in (build_command, pack_command, unpack_command, serve_command, bench_command):
         engine.add_command(one)
+    engine.add_command(logits_command)
+    engine.add_command(perplexity_command)
     root.add_command(engine)

@@ -111,11 +111,11 @@ def clock_offsets() -> ClockOffsets:
 class Sampler:
     """Samples from ``start`` to ``stop``, or inside a ``with`` block.
 
-    Without ``providers`` it probes the host and takes what it finds, with the process tree of ``pid``. It
-    closes its providers when it ends. ``latest`` holds the newest value of each field by its key, for a display and
-    for nothing else: a value that is missing now keeps its last one there. ``now_ns``, ``thread_cpu_ns``, ``offsets``
-    and ``wait`` (waits so many seconds, returns whether it was told to stop) are for tests; so is ``run``, which is
-    the thread's body.
+    Without ``providers`` or a ``selection`` it probes the host and takes what it finds, with the process tree of
+    ``pid``. It closes its providers when it ends. ``latest`` holds the newest value of each field by its key, for a
+    display and for nothing else: a value that is missing now keeps its last one there. ``now_ns``, ``thread_cpu_ns``,
+    ``offsets`` and ``wait`` (waits so many seconds, returns whether it was told to stop) are for tests; so is ``run``,
+    which is the thread's body.
     """
 
     def __init__(
@@ -123,6 +123,7 @@ class Sampler:
         *,
         sink: Sink,
         providers: Sequence[Provider] | None = None,
+        selection: Selection | None = None,
         pid: int | None = None,
         period_ns: int = PERIOD_NS,
         now_ns: Callable[[], int] = time.monotonic_ns,
@@ -132,11 +133,9 @@ class Sampler:
     ) -> None:
         if period_ns <= 0:
             raise ValueError("the sampling period must be above zero")
-        self.selection = (
-            select_providers(pid, period_ns=period_ns)
-            if providers is None
-            else Selection(providers=tuple(providers), reports=tuple(provider.probe() for provider in providers))
-        )
+        if providers is not None:
+            selection = Selection(providers=tuple(providers), reports=tuple(one.probe() for one in providers))
+        self.selection = selection or select_providers(pid, period_ns=period_ns)
         self.report: SamplerReport | None = None
         self.latest: dict[str, int] = {}
         self._providers = list(self.selection.providers)

@@ -8,6 +8,7 @@ Faults (``--fault NAME[=VALUE]``, with ``--fault-start N`` only in the N-th star
     not-start        exits with 7 before it listens
     never-ready      listens, but ``/health`` stays at 503
     die-after=N      kills itself after N streamed tokens of a measured request
+    die              kills itself before it answers a measured request
     hang-after=N     stops sending after N streamed tokens and keeps the connection open
     nonsense         answers a completion with bytes that are not HTTP
     not-json         streams events whose data is not JSON
@@ -169,11 +170,8 @@ class FakeEngine:
         self.cached = len(prompt) - 1 if is_cached else 0
         n = int(body.get("n_predict", 16))
         tokens = tokens_for(prompt, n)
-        if fault == "nonsense":
-            connection.sendall(b"\x00\x01 engine says hello \xff\xfe" * 4)
-            return
-        if fault == "http-error":
-            self.send_error(connection, 500, "the cache is on fire", "server_error")
+        if fault in {"nonsense", "http-error", "die"}:
+            self.answer_otherwise(connection, fault)
             return
         if fault == "wrong-tokens":
             tokens[n // 2] = (tokens[n // 2] + 1) % VOCABULARY
@@ -222,6 +220,15 @@ class FakeEngine:
         )
         connection.sendall(b"0\r\n\r\n")
         self.log("answered", n_prompt=len(prompt), n_generated=len(tokens))
+
+    def answer_otherwise(self, connection: socket.socket, fault: str) -> None:
+        """Send no completion at all."""
+        if fault == "nonsense":
+            connection.sendall(b"\x00\x01 engine says hello \xff\xfe" * 4)
+        elif fault == "http-error":
+            self.send_error(connection, 500, "the cache is on fire", "server_error")
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def final(
         self,

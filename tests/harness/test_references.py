@@ -24,11 +24,17 @@ def with_engine(path: Path, arm: str, engine: str) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+LONG = "x" * 300
+"""No file can have so long a name, and asking for one is an error of its own."""
+
+
 @pytest.mark.parametrize(
     ("model", "place", "words"),
     [
         ("{path: tinny.gguf}", ":6: model.path", "there is no model file tinny.gguf"),
         ("{path: tiny.gguf, draft: {path: d.gguf}}", ":6: model.draft.path", "there is no file d.gguf"),
+        (f"{{path: {LONG}}}", ":6: model.path", "there is no model file xxx"),
+        (f"{{path: tiny.gguf, draft: {{path: {LONG}}}}}", ":6: model.draft.path", "there is no file xxx"),
         ("{name: smollm3}", ":6: model.name", "found the unknown model smollm3, expected one of qwen4exp-recall, smollm2"),
     ],
 )  # fmt: skip
@@ -44,6 +50,8 @@ def test_a_model_that_is_not_there_is_refused(world: Any, model: str, place: str
     ("engine", "key", "words"),
     [
         ("kind: llama-server, path: engines/none", "path", "there is no server engines/none"),
+        (f"kind: llama-server, path: {LONG}", "path", "there is no server xxx"),
+        (f"kind: folder, path: {LONG}", "path", "there is no build (a folder with receipt.json) xxx"),
         ("kind: folder, path: engines", "path", "there is no build (a folder with receipt.json) engines"),
         ("kind: bundled, faults: [leak, position-only-block]", "faults[1]", "write position-only-blocks"),
     ],

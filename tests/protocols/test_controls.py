@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from protocols.controls import IDENTITY, Control, base_protocol, control_protocol, load_controls, outcome_of
+from protocols.controls import IDENTITY, VALIDITY, Control, base_protocol, control_protocol, load_controls, outcome_of
 from protocols.errors import ProtocolError
 
 CONTROL = Control(id="x", meaning="it is wrong", faults=("leak",), protocol="control-served", gate="replies")
@@ -40,8 +40,10 @@ def test_a_list_with_a_key_twice_or_an_anchor_is_refused(tmp_path: Path, text: s
     [
         ({"gate": "nothing"}, "the control x names the gate nothing, expected one of identity, complete"),
         ({"protocol": "no-such"}, "no-such"),
-        ({"faults": []}, "either faults or swap_library"),
-        ({"swap_library": True}, "either faults or swap_library"),
+        ({"faults": []}, "one of faults, swap_library and throttled_gpu"),
+        ({"swap_library": True}, "one of faults, swap_library and throttled_gpu"),
+        ({"throttled_gpu": True}, "one of faults, swap_library and throttled_gpu"),
+        ({"gate": "validity"}, "the control x names the gate validity, expected one of identity, complete"),
         ({"colour": "red"}, "colour"),
     ],
 )
@@ -85,9 +87,28 @@ def test_identity_fires_where_a_load_did_not_run_what_is_locked():
     assert not outcome([], control=control).caught
 
 
+def test_validity_fires_where_a_rule_about_the_host_left_a_block_out():
+    control = Control(id="x", meaning="it throttles", throttled_gpu=True, protocol="control-telemetry", gate=VALIDITY)
+    for has_invalid_blocks in (True, False):
+        found = outcome_of(
+            "control-telemetry",
+            control,
+            campaign="c",
+            verdict="PASS",
+            gates=[("loss", "INCONCLUSIVE", False)],
+            has_invalid_loads=False,
+            has_invalid_blocks=has_invalid_blocks,
+        )
+        assert (found.caught, found.fired) == (has_invalid_blocks, (VALIDITY,) * has_invalid_blocks)
+
+
 def test_without_a_fault_every_gate_that_fires_is_a_false_alarm():
     assert outcome([("replies", "PASS"), ("tokens", "NOT_RUN")], control=None).caught
     assert not outcome([("replies", "FAIL")], control=None).caught
     assert not outcome([], control=None, invalid=True).caught
+    alarm = outcome_of(
+        "p", None, campaign="c", verdict="PASS", gates=[], has_invalid_loads=False, has_invalid_blocks=True
+    )
+    assert (alarm.caught, alarm.fired) == (False, (VALIDITY,))
     drift = outcome([("mirror", "FAIL")], control=None, required=False)
     assert (drift.caught, drift.fired) == (True, ("mirror",))

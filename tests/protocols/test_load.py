@@ -174,6 +174,14 @@ def test_a_name_or_a_path_finds_a_protocol_and_a_wrong_name_is_answered_with_the
         load_protocol(tmp_path)
 
 
+def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(edited: Callable[..., LoadedProtocol]) -> None:
+    long = "x" * 300
+    with pytest.raises(ProtocolError, match="neither beside the protocol nor among the bundled requests"):
+        edited(("request: requests/cold-512.json", f"request: {long}"))
+    with pytest.raises(ProtocolError, match="the protocol file does not exist"):
+        find_protocol(f"./{long}.yaml")
+
+
 def shuffled(value: Any, order: random.Random) -> Any:
     if isinstance(value, dict):
         keys = list(value)

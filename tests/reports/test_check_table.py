@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from protocols.checks.mapping_grid import MappingGridCheck
-from reports.check_table import check_rows, check_summary
+from protocols.checks.requirements import RequirementsCheck
+from reports.check_table import check_rows, check_summary, requirement_rows
 from reports.claims import next_step
 from reports.facts import GateFact
 
@@ -55,6 +56,32 @@ def test_the_summary_begins_with_what_changed() -> None:
         *check_rows(facts_of(gate("baseline", "FAIL", "FAIL"), gate("candidate", "PASS"))),
     ]
     assert check_summary(rows) == ("Was broken, is repaired: c.", "Sound: c.")
+
+
+def test_every_requirement_has_a_row_of_its_own_with_what_each_arm_showed() -> None:
+    check = RequirementsCheck.model_validate(
+        {
+            "kind": "requirements",
+            "id": "c",
+            "requirements": [
+                {"id": "suites", "run": ["./suites", "--all"], "limit_s": 1},
+                {"id": "corpus", "run": ["x"], "limit_s": 1, "meaning": "the corpus reads as it did"},
+            ],
+        }
+    )
+    left = [{"status": "FAIL"}, {"status": "PASS"}]
+    right = [{"status": "PASS"}, {"status": "NOT_RUN"}]
+    gates = (
+        replace(gate("baseline", "FAIL"), inputs={**gate("baseline", "FAIL").inputs, "requirements": left}),
+        replace(gate("candidate", "NOT_RUN"), inputs={**gate("candidate", "NOT_RUN").inputs, "requirements": right}),
+    )
+    facts: Any = SimpleNamespace(gates=gates, protocol=SimpleNamespace(checks=(check,)))
+    assert requirement_rows(facts) == (
+        ("c: suites", "./suites --all", "FAIL", "PASS", "was broken, is repaired"),
+        ("c: corpus", "the corpus reads as it did", "PASS", "NOT_RUN", "not tested"),
+    )
+    whole: Any = SimpleNamespace(gates=(gate("candidate", "FAIL"),), protocol=SimpleNamespace(checks=(check,)))
+    assert {(row.baseline, row.candidate) for row in requirement_rows(whole)} == {("not asked", "FAIL")}
 
 
 def test_a_check_that_this_host_cannot_decide_says_what_would() -> None:

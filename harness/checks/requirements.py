@@ -1,0 +1,84 @@
+"""Runs a project's requirements, one after the other: each a program in the protocol's folder, ended at its limit."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from engine.process import EngineProcess
+from harness.checks.context import CheckContext
+from harness.requirement_files import Commands
+from protocols.canonical import JsonValue
+from protocols.checks.requirements import ASSAY, MAX_OUTPUT_BYTES, Requirement, RequirementsCheck
+from protocols.lock import FileIdentity
+
+_PACKAGES: Final = Path(__file__).parents[2]
+"""Folder that this Assay is imported from."""
+_POLL_S: Final = 0.02
+
+
+def run_requirements(context: CheckContext, check: RequirementsCheck) -> dict[str, JsonValue]:
+    """Return how each program ended; leave its output, standard output and error as they came."""
+    prepared = context.prepared
+    arm = prepared.arms[context.arm]
+    commands = Commands(base=prepared.base, resolved=arm.resolved, build=arm.build, model_path=prepared.model_path)
+    locked = {
+        one.requirement: one.files
+        for one in prepared.lock.requirements
+        if (one.check, one.arm) == (check.id, context.arm)
+    }
+    rows: list[JsonValue] = []
+    for one in check.requirements:
+        row, output = _run(commands, one, locked[one.id])
+        context.outputs[one.id] = output
+        rows.append({"id": one.id, **row})
+    return {"requirements": rows}
+
+
+def _run(
+    commands: Commands, requirement: Requirement, locked: Sequence[FileIdentity]
+) -> tuple[dict[str, JsonValue], bytes]:
+    if (unmet := commands.unmet(requirement)) is not None:
+        return {"unmet": unmet}, b""
+    now = commands.identities(requirement)
+    if changed := sorted({file.name for file in (*now, *locked) if file not in now or file not in locked}):
+        return {"changed": [*changed], **_ended()}, b""
+    is_self = requirement.run[0] == ASSAY
+    environment = commands.environment | ({"PYTHONPATH": str(_PACKAGES)} if is_self else {})
+    with tempfile.TemporaryDirectory(prefix="assay-requirement-") as folder:
+        log = Path(folder) / "output"
+        started_s = time.monotonic()
+        with EngineProcess.start(
+            commands.argv(requirement), env=environment, stdout_log=log, stderr_log=log, cwd=commands.base
+        ) as process:
+            deadline_s = started_s + requirement.limit_s
+            is_timed_out = is_too_long = False
+            while process.is_alive and not is_timed_out and not is_too_long:
+                time.sleep(_POLL_S)
+                is_timed_out = time.monotonic() >= deadline_s
+                is_too_long = log.stat().st_size > MAX_OUTPUT_BYTES
+            ended = process.stop(0)
+        is_too_long = is_too_long or log.stat().st_size > MAX_OUTPUT_BYTES
+        with log.open("rb") as file:
+            output = file.read(MAX_OUTPUT_BYTES)
+    spent_ms = round((time.monotonic() - started_s) * 1000)
+    row = _ended(
+        exit_code=ended.code,
+        signal=ended.signal,
+        is_timed_out=is_timed_out and ended.was_forced,
+        is_too_long=is_too_long,
+    )
+    return row | {"spent_ms": spent_ms, "output_bytes": len(output)}, output
+
+
+def _ended(
+    *,
+    exit_code: int | None = None,
+    signal: int | None = None,
+    is_timed_out: bool = False,
+    is_too_long: bool = False,
+) -> dict[str, JsonValue]:
+    return {"exit_code": exit_code, "signal": signal, "is_timed_out": is_timed_out, "is_too_long": is_too_long}
