@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from engine.build import BuildSpec, EngineBuild, build_engine, copy_build, installed_build, open_build
-from engine.models import MADE_MODELS, MODELS, resolve_model
+from engine.models import known_models, resolve_model
 from engine.perplexity import Perplexity, perplexity
 from engine.worker import EngineWorker
-from protocols.errors import EngineError, HostError, ProtocolError
+from protocols.errors import EngineError, HostError, ProtocolError, UsageError
+from protocols.findings import nearest
+from protocols.paths import is_file
 from protocols.schema import ModelReference
 
 Log = Callable[[str], None]
@@ -60,10 +62,16 @@ def build_facts(build: EngineBuild) -> dict[str, Any]:
 
 
 def find_model(name_or_path: str) -> Path:
-    """Return a model file: a known name, or a path."""
-    is_name = name_or_path in MODELS or name_or_path in MADE_MODELS
-    reference = ModelReference(name=name_or_path) if is_name else ModelReference(path=name_or_path)
-    return resolve_model(reference, base=Path.cwd())
+    """Return a model file: a known name, or a path. UsageError where it is neither."""
+    known = known_models()
+    if name_or_path in known:
+        return resolve_model(ModelReference(name=name_or_path), base=Path.cwd())
+    path = Path(name_or_path).expanduser().absolute()
+    if not is_file(path):
+        near = nearest(name_or_path, known)
+        hint = f"write {near}" if near else f"name one of {', '.join(sorted(known))}, or a GGUF file that is there"
+        raise UsageError("this is neither a known model nor a file", where=name_or_path, hint=hint)
+    return path
 
 
 def become(program: Path, arguments: Sequence[str]) -> None:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from engine.cache import cache_folder
 from engine.process import EngineProcess
 from harness.checks.context import CheckContext
+from harness.host_guard import GUARD_VARIABLE
 from harness.requirement_files import Commands
 from protocols.canonical import JsonValue
 from protocols.checks.requirements import ASSAY, MAX_OUTPUT_BYTES, Requirement, RequirementsCheck
@@ -46,13 +48,16 @@ def _run(
     now = commands.identities(requirement)
     if changed := sorted({file.name for file in (*now, *locked) if file not in now or file not in locked}):
         return {"changed": [*changed], **_ended()}, b""
-    is_self = requirement.run[0] == ASSAY
-    environment = commands.environment | ({"PYTHONPATH": str(_PACKAGES)} if is_self else {})
     with tempfile.TemporaryDirectory(prefix="assay-requirement-") as folder:
+        own = _own_environment(Path(folder)) if requirement.run[0] == ASSAY else {}
         log = Path(folder) / "output"
         started_s = time.monotonic()
         with EngineProcess.start(
-            commands.argv(requirement), env=environment, stdout_log=log, stderr_log=log, cwd=commands.base
+            commands.argv(requirement),
+            env=commands.environment | own,
+            stdout_log=log,
+            stderr_log=log,
+            cwd=commands.base,
         ) as process:
             deadline_s = started_s + requirement.limit_s
             is_timed_out = is_too_long = False
@@ -72,6 +77,18 @@ def _run(
         is_too_long=is_too_long,
     )
     return row | {"spent_ms": spent_ms, "output_bytes": len(output)}, output
+
+
+def _own_environment(folder: Path) -> dict[str, str]:
+    """Return what this Assay needs as a program: its packages, its cache, and a guard of its own.
+
+    The campaign holds the host already, so that `assay smoke` within it would wait for itself.
+    """
+    return {
+        "PYTHONPATH": str(_PACKAGES),
+        "ASSAY_CACHE": str(cache_folder()),
+        GUARD_VARIABLE: str(folder / "host.guard"),
+    }
 
 
 def _ended(

@@ -16,7 +16,7 @@ from harness.console import Console, table
 from harness.engines import find_build, find_model
 from harness.exits import EXIT_OK
 from harness.host_guard import hold_host
-from harness.options import Settings, command
+from harness.options import Settings, assay_version, command
 from harness.smoke import Smoked, SmokeEngine, SmokePrompt, smoke, smoke_engine
 from harness.smoke_writing import known_model, make_reference
 from protocols.canonical import sha256_hex
@@ -183,7 +183,8 @@ def _check(
         "rows": [row.payload() for row in rows],
     }
     if record:
-        _record(settings, {"action": "check", **value}, {"reference.json": data, **_attached(smoked)})
+        seen = {"device": smoked.sight.device.model_dump(mode="json"), "versions": {"assay": assay_version()}}
+        _record(settings, {"action": "check", **value, **seen}, {"reference.json": data, **_attached(smoked)})
     settings.console.result(value, lambda console: _show(console, rows))
     return code
 

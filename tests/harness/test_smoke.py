@@ -163,6 +163,7 @@ def test_no_reference_is_made_of_an_engine_that_contradicts_itself_or_breaks(wor
         (["served-pair", "--write", "new.json", "--any-device"], "--any-device goes with --reference"),
         (["--reference", "none.json"], "cannot be read: No such file"),
         (["--reference", "reference.json"], "name its file with --model"),
+        (["--reference", "reference.json", "--model", "no.gguf", "--engine", "engines/fake_engine.py"], "neither a known model"),
         (["--reference", "reference.json", "--model", "tiny.gguf"], "name the one of this host with --engine"),
         (["--reference", "reference.json", "--model", "tiny.gguf", "--engine", "none"], "Path 'none' does not exist"),
         (["--reference", "reference.json", "--model", "tiny.gguf", "--engine", "."], "a llama.cpp server: name its file"),

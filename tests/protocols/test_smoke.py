@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from protocols.checks.answers import Answer
 from protocols.errors import ProtocolError
@@ -285,3 +288,29 @@ def test_what_is_no_plain_file_is_refused_and_not_waited_for(tmp_path: Path) -> 
     os.truncate(tmp_path / "large", MAX_BYTES + 1)
     with pytest.raises(ProtocolError, match="expected at most"):
         read_smoke_reference(tmp_path / "large")
+
+
+FILE = REFERENCE.file_bytes()
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    st.binary(max_size=200)
+    | st.tuples(st.integers(0, len(FILE) - 1), st.binary(min_size=1, max_size=4)).map(
+        lambda change: FILE[: change[0]] + change[1] + FILE[change[0] + 1 :]
+    )
+    | st.tuples(st.sampled_from(sorted(document())), JSON).map(
+        lambda change: json.dumps(document() | {change[0]: change[1]}).encode()
+    )
+)
+def test_arbitrary_bytes_are_a_reference_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "arbitrary.json"
+    path.write_bytes(data)
+    with contextlib.suppress(ProtocolError):
+        found, read = read_smoke_reference(path)
+        assert read == data
+        assert SmokeReference.model_validate(json.loads(found.file_bytes())) == found

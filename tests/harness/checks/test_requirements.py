@@ -114,6 +114,29 @@ def test_every_end_is_what_it_is_called_and_its_output_is_kept(world: Any) -> No
     assert world.run("audit", "--store", world.store).code == 0
 
 
+def test_a_smoke_can_be_required_of_an_arm_within_the_campaign_that_holds_the_host(world: Any) -> None:
+    reference = world.root / "reference.json"
+    written = world.run(
+        "smoke", world.protocol(schedule=world.PAIR), "--arm", "baseline", "--write", reference, "--store", world.store
+    )
+    assert written.code == 0, written.err
+    words = ["--arm", "baseline", "--log", world.order_log, "--counter", world.root / "baseline.starts"]
+    arguments = ", ".join(f"'--argument={word}'" for word in words)
+    smoke = "'{assay}', smoke, --reference, reference.json, --engine, '{folder}/fake_engine.py', --model, '{model}'"
+    path = requirements(
+        world,
+        f"id: same, run: [{smoke}, {arguments}], limit_s: 60",
+        f"id: other, run: [{smoke}, {arguments}, --argument=--fault=wrong-tokens, --argument=--good-requests=0], limit_s: 60",
+    )
+    rows, outputs = outcome(world, path)
+    assert rows["same"] == ("PASS", "exit code 0"), outputs["same"].decode()
+    assert rows["other"] == ("FAIL", "exit code 1, expected 0"), outputs["other"].decode()
+    assert b"cold: reply ids" in outputs["other"]
+    (lock,) = world.store.glob("campaigns/*/lock.json")
+    locked = json.loads(lock.read_text())["requirements"][0]["files"]
+    assert {"reference.json", "fake_engine.py"} <= {file["name"] for file in locked}
+
+
 def test_programs_and_files_stand_in_the_lock_and_a_changed_one_stops_a_resumed_campaign(world: Any) -> None:
     (world.root / "corpus.txt").write_text("one two three\n")
     path = requirements(
