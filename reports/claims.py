@@ -32,6 +32,8 @@ METRICS = {"prefill_rate": "prefill rate", "generation_rate": "generation rate"}
 _NOISY = frozenset({"load_average", "pressure_cpu", "pressure_memory", "pressure_io", "foreign_gpu_processes"})
 """Findings of the preflight that say that the host was not ours alone."""
 
+QUIET = "Run it again on a quiet host: other work ran on this one (see the limits)."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
@@ -177,11 +179,28 @@ def _is_complete(facts: Facts) -> bool:
 
 
 def _look_step(gate: GateFact, facts: Facts) -> str:
-    """Say what goes on to the next look: its level was spent beforehand, so it costs loads and no error."""
+    """Say what goes on to the next look, and whether the looks that are left are likely to be enough.
+
+    The level of each look was spent beforehand, so another one costs loads and no error.
+    """
     blocks = int(gate.inputs["next_look"])
     done = {load.index for load in facts.loads if load.state == "COMPLETE"}
     missing = {load.index for load in facts.loads if (load.block or 0) <= blocks} - done
-    return f"Go on to the next look, after {blocks} blocks: `assay resume` runs the {len(missing)} loads that it needs."
+    step = f"`assay resume` goes on to the next look, after {blocks} blocks ({len(missing)} more loads)"
+    sigma, loss = _real(gate.inputs.get("sigma_pct")), _real(gate.inputs.get("loss_pct"))
+    if sigma is not None and loss is not None and gate.margin is not None:
+        alpha = float(_loss_gate(facts.protocol, gate.id).alpha)
+        enough = blocks_to_decide(sigma / 100, loss / 100, float(gate.margin) / 100, alpha)
+        planned = max(load.block or 0 for load in facts.loads)
+        if enough is None or enough.blocks > planned:
+            wanted = f"more than {MOST_BLOCKS}" if enough is None else f"{enough.blocks}"
+            step += f", but a campaign like this needs {wanted} blocks to decide, and this protocol has {planned}"
+    return f"{QUIET} Otherwise {step}." if _is_busy(facts) else f"{step[0].upper()}{step[1:]}."
+
+
+def _is_busy(facts: Facts) -> bool:
+    """Whether the preflight saw that the host was not ours alone."""
+    return any(finding.effect == "warn" and finding.id in _NOISY for finding in facts.preflight)
 
 
 def _is_look_open(facts: Facts) -> bool:
@@ -200,9 +219,8 @@ def _blocks_step(gate: GateFact, facts: Facts) -> str:
     enough = blocks_sentence(
         sigma / 100, loss / 100, float(gate.margin) / 100, float(_loss_gate(facts.protocol, gate.id).alpha)
     )
-    if any(finding.effect == "warn" and finding.id in _NOISY for finding in facts.preflight):
-        quiet = "Run it again on a quiet host: other work ran on this one (see the limits)."
-        return quiet if enough is None else f"{quiet} Otherwise {enough}."
+    if _is_busy(facts):
+        return QUIET if enough is None else f"{QUIET} Otherwise {enough}."
     if enough is None:
         return (
             f"The estimate lies too close to the margin of {gate.margin} % for {MOST_BLOCKS} blocks: "

@@ -177,3 +177,16 @@ def test_a_pass_without_a_block_and_a_rule_that_nobody_checked_stand_among_the_l
     assert left_out in lines
     assert "The rule about processes of others on the GPU at once could not be checked in any load." in lines
     assert "The rule about pages swapped in could not be checked in C1." in lines
+
+
+def test_a_campaign_before_a_look_says_how_to_go_on_and_whether_that_is_likely_to_decide(
+    passed: Facts, with_gate: Change, loss_inputs: Any
+) -> None:
+    quiet = replace(passed, preflight=())
+    steady = loss_inputs("generation_rate", 1.0, -9.0, 10.5) | {"next_look": 2, "sigma_pct": "4"}
+    first = "`assay resume` goes on to the next look, after 2 blocks (0 more loads)"
+    assert undecided(quiet, with_gate, steady) == f"{first}."
+    noisy = steady | {"sigma_pct": "25"}
+    assert undecided(quiet, with_gate, noisy).startswith(f"{first}, but a campaign like this needs ")
+    assert undecided(quiet, with_gate, noisy).endswith(" blocks to decide, and this protocol has 2.")
+    assert undecided(passed, with_gate, noisy).startswith("Run it again on a quiet host: other work ran on this one")
