@@ -59,6 +59,14 @@ def explanation(facts: Facts) -> str:
     return "Its runner still works on it, or was killed."
 
 
+def explanation_lines(facts: Facts) -> list[str]:
+    """Return the explanation with the sentence of each gate on a line of its own."""
+    text = explanation(facts)
+    for gate in facts.gates:
+        text = text.replace(f" {gate.id}: {gate.reason}", f"\n  {gate.id}: {gate.reason}")
+    return text.split("\n")
+
+
 def claims_of(facts: Facts) -> tuple[Claim, ...]:
     """Return every claim, in the order of the gates. A next step that several gates share is named once."""
     claims: list[Claim] = []
@@ -179,14 +187,15 @@ def _is_complete(facts: Facts) -> bool:
 
 
 def _look_step(gate: GateFact, facts: Facts) -> str:
-    """Say what goes on to the next look, and whether the looks that are left are likely to be enough.
-
-    The level of each look was spent beforehand, so another one costs loads and no error.
-    """
+    """Say what a campaign lacked that ended before a look, and whether the looks that were left would likely decide."""
     blocks = int(gate.inputs["next_look"])
     done = {load.index for load in facts.loads if load.state == "COMPLETE"}
     missing = {load.index for load in facts.loads if (load.block or 0) <= blocks} - done
-    step = f"`assay resume` goes on to the next look, after {blocks} blocks ({len(missing)} more loads)"
+    minutes = facts.protocol.limits.looks_min or facts.protocol.limits.campaign_min
+    step = (
+        f"run it again with more time for looks than {minutes} min (`limits.looks_min`): this one ended "
+        f"{len(missing)} loads before the look after {blocks} blocks"
+    )
     sigma, loss = _real(gate.inputs.get("sigma_pct")), _real(gate.inputs.get("loss_pct"))
     if sigma is not None and loss is not None and gate.margin is not None:
         alpha = float(_loss_gate(facts.protocol, gate.id).alpha)
@@ -194,7 +203,7 @@ def _look_step(gate: GateFact, facts: Facts) -> str:
         planned = max(load.block or 0 for load in facts.loads)
         if enough is None or enough.blocks > planned:
             wanted = f"more than {MOST_BLOCKS}" if enough is None else f"{enough.blocks}"
-            step += f", but a campaign like this needs {wanted} blocks to decide, and this protocol has {planned}"
+            step += f"; with noise like this {wanted} blocks decide, and this protocol has {planned}"
     return f"{QUIET} Otherwise {step}." if _is_busy(facts) else f"{step[0].upper()}{step[1:]}."
 
 
