@@ -8,7 +8,7 @@ from harness.console import Console, panel, table
 from recorder.store import CampaignSummary
 from reports import style
 from reports.check_table import check_rows, check_summary
-from reports.claims import claims_of, control_lines, explanation, failed_loads, headline
+from reports.claims import claims_of, control_lines, explanation_lines, failed_loads, headline
 from reports.facts import Facts, LoadFact
 
 SPEED_KINDS = frozenset({"loss", "screen_loss"})
@@ -18,7 +18,7 @@ TITLES = {"may_say": "may be said", "may_not_say": "may not be said", "next": "n
 def show_verdict(console: Console, facts: Facts) -> None:
     """Print the panel with the verdict, then gates and loads."""
     status = facts.verdict.status if facts.is_recorded else "no verdict yet"
-    lines = [headline(facts), explanation(facts), *control_lines(facts)]
+    lines = [headline(facts), *explanation_lines(facts), *control_lines(facts)]
     # What exact gates say stands in the table below; here are the sentences about speed, and what to do next.
     speed = {gate.id for gate in facts.gates if gate.kind in SPEED_KINDS}
     chosen = [

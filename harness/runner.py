@@ -274,6 +274,8 @@ class _Campaign:
         self._run_checks()
         looks = look_blocks(self._prepared.protocol.schedule)
         budget = LooksBudget(limits=self._prepared.protocol.limits)
+        if len(looks) > 1:
+            self._progress.say(f"judged after {', '.join(map(str, looks))} blocks: the first look that decides ends it")
         wanted: int | None = 0
         for position in positions:
             if position.index in done:

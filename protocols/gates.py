@@ -35,7 +35,7 @@ from protocols.gates_screen import evaluate_mirror_gap, evaluate_screen_loss
 from protocols.gates_speed import evaluate_loss
 from protocols.looks import Look, look_blocks, looks_of
 from protocols.measurements import CampaignMeasurements
-from protocols.results import GateResult, GateStatus, some_of
+from protocols.results import GateResult, GateStatus
 from protocols.schema import Protocol
 from protocols.stats import Calibration
 
@@ -79,7 +79,9 @@ def _not_reached(result: GateResult, view: View) -> GateResult:
     if result.kind != "loss" or result.status != "INCONCLUSIVE":
         return result
     blocks = view.planned_blocks() if view.blocks is None else view.blocks
-    reason = f"{result.reason} The next look, after {blocks} blocks, was not reached: {some_of(view.missing_loads)}."
+    first, more = view.missing_loads[0], len(view.missing_loads) - 1
+    missing = first if not more else f"{first}, and {more} more {'load is' if more == 1 else 'loads are'} missing"
+    reason = f"{result.reason} The next look, after {blocks} blocks, was not reached: {missing}."
     return replace(result, reason=reason, inputs={**result.inputs, "next_look": blocks})
 
 

@@ -77,10 +77,11 @@ def spent_levels(blocks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     for seen_fit in simulated_fits(blocks, SIMULATED):
         count, statistic = seen_fit.blocks, np.abs(seen_fit.beta) / seen_fit.error
         allowed = alpha * count / blocks[-1]
-        seen = np.sort(statistic[alive])[::-1]
+        seen = statistic[alive]
         # Passing and failing are mirror images at the margin: together they may end twice the share.
         ends = int(2 * (allowed - spent) * SIMULATED)
-        limit = float(seen[min(ends, len(seen) - 1)])
+        place = max(len(seen) - 1 - ends, 0)
+        limit = float(np.partition(seen, place)[place])
         alive &= statistic <= limit
         spent = 1 / 2 * (1 - float(alive.mean()))
         level = float(special.stdtr(4 * count - 3, -limit))
@@ -111,10 +112,12 @@ def simulated_fits(blocks: Sequence[int], campaigns: int) -> list[SimulatedFits]
     found: list[SimulatedFits] = []
     for block in range(blocks[-1]):
         noise: Any = source.standard_normal((campaigns, 4))
-        total += noise.sum(axis=1)
-        squares += (noise**2).sum(axis=1)
+        # Column by column: a sum along rows of four is much slower.
+        first, second, third, fourth = noise.T
+        total += first + second + third + fourth
+        squares += first**2 + second**2 + third**2 + fourth**2
         placed += noise @ np.arange(4.0 * block, 4.0 * block + 4)
-        one = (noise[:, 1] + noise[:, 2] - noise[:, 0] - noise[:, 3]) / 2
+        one = (second + third - first - fourth) / 2
         contrast += one
         contrasts += one**2
         count = block + 1

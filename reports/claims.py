@@ -32,6 +32,8 @@ METRICS = {"prefill_rate": "prefill rate", "generation_rate": "generation rate"}
 _NOISY = frozenset({"load_average", "pressure_cpu", "pressure_memory", "pressure_io", "foreign_gpu_processes"})
 """Findings of the preflight that say that the host was not ours alone."""
 
+QUIET = "Run it again on a quiet host: other work ran on this one (see the limits)."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
@@ -55,6 +57,14 @@ def explanation(facts: Facts) -> str:
         reason = facts.interruptions[-1].rstrip(".")
         return f"It stopped early: {reason}."
     return "Its runner still works on it, or was killed."
+
+
+def explanation_lines(facts: Facts) -> list[str]:
+    """Return the explanation with the sentence of each gate on a line of its own."""
+    text = explanation(facts)
+    for gate in facts.gates:
+        text = text.replace(f" {gate.id}: {gate.reason}", f"\n  {gate.id}: {gate.reason}")
+    return text.split("\n")
 
 
 def claims_of(facts: Facts) -> tuple[Claim, ...]:
@@ -177,11 +187,29 @@ def _is_complete(facts: Facts) -> bool:
 
 
 def _look_step(gate: GateFact, facts: Facts) -> str:
-    """Say what goes on to the next look: its level was spent beforehand, so it costs loads and no error."""
+    """Say what a campaign lacked that ended before a look, and whether the looks that were left would likely decide."""
     blocks = int(gate.inputs["next_look"])
     done = {load.index for load in facts.loads if load.state == "COMPLETE"}
     missing = {load.index for load in facts.loads if (load.block or 0) <= blocks} - done
-    return f"Go on to the next look, after {blocks} blocks: `assay resume` runs the {len(missing)} loads that it needs."
+    minutes = facts.protocol.limits.looks_min or facts.protocol.limits.campaign_min
+    step = (
+        f"run it again with more time for looks than {minutes} min (`limits.looks_min`): this one ended "
+        f"{len(missing)} loads before the look after {blocks} blocks"
+    )
+    sigma, loss = _real(gate.inputs.get("sigma_pct")), _real(gate.inputs.get("loss_pct"))
+    if sigma is not None and loss is not None and gate.margin is not None:
+        alpha = float(_loss_gate(facts.protocol, gate.id).alpha)
+        enough = blocks_to_decide(sigma / 100, loss / 100, float(gate.margin) / 100, alpha)
+        planned = max(load.block or 0 for load in facts.loads)
+        if enough is None or enough.blocks > planned:
+            wanted = f"more than {MOST_BLOCKS}" if enough is None else f"{enough.blocks}"
+            step += f"; with noise like this {wanted} blocks decide, and this protocol has {planned}"
+    return f"{QUIET} Otherwise {step}." if _is_busy(facts) else f"{step[0].upper()}{step[1:]}."
+
+
+def _is_busy(facts: Facts) -> bool:
+    """Whether the preflight saw that the host was not ours alone."""
+    return any(finding.effect == "warn" and finding.id in _NOISY for finding in facts.preflight)
 
 
 def _is_look_open(facts: Facts) -> bool:
@@ -200,9 +228,8 @@ def _blocks_step(gate: GateFact, facts: Facts) -> str:
     enough = blocks_sentence(
         sigma / 100, loss / 100, float(gate.margin) / 100, float(_loss_gate(facts.protocol, gate.id).alpha)
     )
-    if any(finding.effect == "warn" and finding.id in _NOISY for finding in facts.preflight):
-        quiet = "Run it again on a quiet host: other work ran on this one (see the limits)."
-        return quiet if enough is None else f"{quiet} Otherwise {enough}."
+    if _is_busy(facts):
+        return QUIET if enough is None else f"{QUIET} Otherwise {enough}."
     if enough is None:
         return (
             f"The estimate lies too close to the margin of {gate.margin} % for {MOST_BLOCKS} blocks: "

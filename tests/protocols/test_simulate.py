@@ -36,7 +36,7 @@ OWN: list[dict[str, Any]] = COUNTS["own"]
 MARGIN = 0.02
 LIMIT = 0.06
 FULL = os.environ.get("ASSAY_FULL_SIMULATION") == "1"
-"""Simulate all 20,000 campaigns of every published cell again: 3 to 4 minutes, for `make nightly`."""
+"""Simulate all 20,000 campaigns of every published cell again: 3 to 5 minutes, for `make nightly`."""
 
 EARLIER_POWER = {
     ("2 blocks", "drift of 2 %"): 0.99,

@@ -26,7 +26,8 @@ Judge = Callable[..., dict[str, GateResult]]
 
 SCHEDULE = "blocks: 2, order: coin"
 FAULTS = ("limits:", "validity: [{reading: engine_major_faults, most: 10}]\nlimits:")
-CAMPAIGNS = 4000
+CANDIDATE = 'candidate: {engine: {kind: bundled, layout_salt: 2, faults: []}, environment: {GOMP_SPINCOUNT: "0"}}'
+CAMPAIGNS = 2000
 FOUR = (SCHEDULE, "blocks: 4, order: coin")
 
 
@@ -169,3 +170,11 @@ def test_rules_about_loads_outside_blocks_are_refused(edited: Edit) -> None:
     with pytest.raises(ProtocolError) as refused:
         edited(order, FAULTS)
     assert "a rule takes out a whole block" in "\n".join(refused.value.lines())
+
+
+def test_a_rule_about_the_process_of_an_endpoint_is_refused(edited: Edit) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        edited((CANDIDATE, 'candidate: {engine: {kind: openai, url: "http://127.0.0.1:8000", model: m}}'), FAULTS)
+    found = [line for line in refused.value.lines() if "validity[0].reading" in line]
+    assert len(found) == 1
+    assert "found engine_major_faults, and the candidate is an endpoint whose process nobody sees" in found[0]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from protocols.results import GateStatus
-from reports.claims import claims_of, control_lines, headline, limits_of, next_step, not_measured
+from reports.claims import claims_of, control_lines, explanation_lines, headline, limits_of, next_step, not_measured
 from reports.facts import Facts, VerdictFact
 
 Change = Callable[..., Facts]
@@ -177,3 +177,30 @@ def test_a_pass_without_a_block_and_a_rule_that_nobody_checked_stand_among_the_l
     assert left_out in lines
     assert "The rule about processes of others on the GPU at once could not be checked in any load." in lines
     assert "The rule about pages swapped in could not be checked in C1." in lines
+
+
+def test_a_campaign_before_a_look_says_what_it_lacked_and_whether_that_is_likely_to_decide(
+    passed: Facts, with_gate: Change, loss_inputs: Any
+) -> None:
+    quiet = replace(passed, preflight=())
+    steady = loss_inputs("generation_rate", 1.0, -9.0, 10.5) | {"next_look": 2, "sigma_pct": "4"}
+    first = (
+        "Run it again with more time for looks than 60 min (`limits.looks_min`): this one ended 0 loads before the look "
+        "after 2 blocks"
+    )
+    assert undecided(quiet, with_gate, steady) == f"{first}."
+    noisy = steady | {"sigma_pct": "25"}
+    assert undecided(quiet, with_gate, noisy).startswith(f"{first}; with noise like this ")
+    assert undecided(quiet, with_gate, noisy).endswith(" blocks decide, and this protocol has 2.")
+    assert undecided(passed, with_gate, noisy).startswith("Run it again on a quiet host: other work ran on this one")
+
+
+def test_each_gate_of_an_explanation_has_a_line_of_its_own(passed: Facts) -> None:
+    first, second = passed.gates[-3:-1]
+    reason = f"Not decided: {first.id} and {second.id}. {first.id}: {first.reason} {second.id}: {second.reason}"
+    facts = replace(passed, verdict=replace(passed.verdict, status="INCONCLUSIVE", reason=reason))
+    assert explanation_lines(facts) == [
+        f"Not decided: {first.id} and {second.id}.",
+        f"  {first.id}: {first.reason}",
+        f"  {second.id}: {second.reason}",
+    ]
