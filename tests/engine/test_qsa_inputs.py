@@ -179,6 +179,20 @@ def test_a_cell_that_is_written_again_makes_its_block_stale_although_another_one
         assert tracker.number("first_stale_block") == 0
 
 
+def test_a_kept_prefix_that_is_not_the_sequence_is_told(qsa: Library) -> None:
+    cells = CellArrays(32)
+    rows = [Row(10 + t, t, t, t) for t in range(6)]
+    for row in rows:
+        cells.put(row, [0])
+    cells.refresh()
+    with Tracker(qsa, 0, ratio=RATIO, policy="rank") as tracker:
+        tracker.select(cells, rows)
+        assert tracker.compare_rebuilt(cells) == "equal"
+        cells.put(Row(20, 6, 6, 6), [0])  # nobody told the tracker
+        cells.refresh()
+        assert tracker.compare_rebuilt(cells) == "differs"
+
+
 def test_a_call_that_makes_no_sense_is_refused_in_words(qsa: Library) -> None:
     for sequence, ratio, problem in ((256, 4, "below 256"), (0, 1, "at least two cells")):
         with pytest.raises(QsaError, match=problem):
