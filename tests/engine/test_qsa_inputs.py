@@ -179,6 +179,21 @@ def test_a_cell_that_is_written_again_makes_its_block_stale_although_another_one
         assert tracker.number("first_stale_block") == 0
 
 
+def test_a_cell_that_is_written_again_makes_its_block_stale_although_blocks_interleave(qsa: Library) -> None:
+    # Ranks 0, 2, 4, 6 belong to sequence 0 alone, the others to 1 as well: two whole blocks in one bucket.
+    cells = CellArrays(32)
+    rows = [Row(10 + rank, *(rank // 2,) * 3) for rank in range(8)]
+    for rank, row in enumerate(rows):
+        cells.put(row, [0] if rank % 2 == 0 else [0, 1])
+    cells.refresh()
+    with Tracker(qsa, 0, ratio=RATIO, policy="bucket") as tracker:
+        tracker.select(cells, rows)
+        tracker.computed()
+        assert tracker.input("block_cells").tolist() == [[10, 12, 14, 16], [11, 13, 15, 17]]
+        tracker.select(cells, [rows[6]])
+        assert tracker.number("first_stale_block") == 0
+
+
 def test_a_kept_prefix_that_is_not_the_sequence_is_told(qsa: Library) -> None:
     cells = CellArrays(32)
     rows = [Row(10 + t, t, t, t) for t in range(6)]
