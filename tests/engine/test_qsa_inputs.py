@@ -194,18 +194,32 @@ def test_a_cell_that_is_written_again_makes_its_block_stale_although_blocks_inte
         assert tracker.number("first_stale_block") == 0
 
 
-def test_a_kept_prefix_that_is_not_the_sequence_is_told(qsa: Library) -> None:
+@pytest.mark.parametrize("hole", [(), (9,)])
+def test_a_kept_prefix_that_is_not_the_sequence_is_told(qsa: Library, hole: tuple[int, ...]) -> None:
     cells = CellArrays(32)
-    rows = [Row(10 + t, t, t, t) for t in range(6)]
+    rows = [Row(10 + rank, t, t, t) for rank, t in enumerate((0, 1, 2, 3, *hole))]
     for row in rows:
         cells.put(row, [0])
     cells.refresh()
     with Tracker(qsa, 0, ratio=RATIO, policy="rank") as tracker:
         tracker.select(cells, rows)
         assert tracker.compare_rebuilt(cells) == "equal"
-        cells.put(Row(20, 6, 6, 6), [0])  # nobody told the tracker
+        next_t = rows[-1].t + 1
+        cells.put(Row(20, next_t, next_t, next_t), [0])  # nobody told the tracker
         cells.refresh()
         assert tracker.compare_rebuilt(cells) == "differs"
+
+
+def test_an_image_of_the_first_two_cells_makes_ranks_of_positions(qsa: Library) -> None:
+    cells = CellArrays(32)
+    rows = [Row(0, 0, 0, 0, is_image=True), Row(1, 0, 0, 1, is_image=True), *(Row(t, t, t, t) for t in range(2, 8))]
+    for row in rows:
+        cells.put(row, [0])
+    cells.refresh()
+    with Tracker(qsa, 0, ratio=RATIO, policy="bucket") as tracker:
+        tracker.select(cells, rows)
+        assert tracker.input("block_cells").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert tracker.input("block_at").tolist() == [[0, 0, 0], [4, 4, 4]]
 
 
 def test_a_call_that_makes_no_sense_is_refused_in_words(qsa: Library) -> None:
