@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from qsa_library import INPUTS, MASKS, CellArrays, Library, QsaError, Row, Tracker
+from qsa_library import INPUTS, MASKS, NOWHERE, CellArrays, Library, QsaError, Row, Tracker
 from qsa_reference import selection_inputs
 
 from engine.build import EngineBuild, installed_build
@@ -220,6 +220,36 @@ def test_an_image_of_the_first_two_cells_makes_ranks_of_positions(qsa: Library) 
         tracker.select(cells, rows)
         assert tracker.input("block_cells").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
         assert tracker.input("block_at").tolist() == [[0, 0, 0], [4, 4, 4]]
+
+
+def test_blocks_that_an_image_collapsed_are_made_anew_when_the_others_are_gone(qsa: Library) -> None:
+    cells = CellArrays(32)
+    rows = [Row(0, 0, 0, 0, is_image=True), Row(1, 0, 0, 1, is_image=True), *(Row(t, t, t, t) for t in range(2, 8))]
+    other, last = Row(20, 0, 0, 0), Row(8, 8, 8, 8)
+    for row in rows:
+        cells.put(row, [0])
+    cells.put(other, [1])
+    cells.refresh()
+    with Tracker(qsa, 0, ratio=RATIO, policy="bucket") as tracker:
+        tracker.select(cells, rows)
+        tracker.computed()
+        assert (tracker.route, tracker.input("block_cells").tolist()) == ("masked", [[4, 5, 6, 7]])
+        cells.put(other._replace(t=NOWHERE), [])
+        cells.put(last, [0])
+        cells.refresh()
+        tracker.select(cells, [last])
+        assert (tracker.route, tracker.input("block_cells").tolist()) == ("guarded", [[0, 1, 2, 3], [4, 5, 6, 7]])
+
+
+def test_a_whole_block_counts_beside_cells_of_its_bucket_that_are_none(qsa: Library) -> None:
+    cells = CellArrays(32)
+    rows = [Row(0, 0, 0, 0), *(Row(10 + t, t, t, t) for t in range(4))]
+    for row in rows:
+        cells.put(row, [0] if row.cell == 0 else [0, 1])
+    cells.refresh()
+    with Tracker(qsa, 0, ratio=RATIO, policy="bucket") as tracker:
+        tracker.select(cells, rows)
+        assert tracker.input("block_cells").tolist() == [[10, 11, 12, 13]]
 
 
 def test_a_call_that_makes_no_sense_is_refused_in_words(qsa: Library) -> None:
