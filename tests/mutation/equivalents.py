@@ -53,6 +53,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "1",
         "a bound is asked whether it is above the cells of a stream, which has one at least",
     ),
+    Equivalent(
+        "recorder/audit_context.py",
+        "self.items = 0",
+        "0",
+        "(1)",
+        "each check sets it to 0 before anything is counted",
+    ),
 )
 
 
