@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from qsa_library import INPUTS, MASKS, CellArrays, Library, QsaError, Row, Tracker
+from qsa_library import INPUTS, MASKS, NOWHERE, CellArrays, Library, QsaError, Row, Tracker
 from qsa_reference import selection_inputs
 
 from engine.build import EngineBuild, installed_build
@@ -177,6 +177,79 @@ def test_a_cell_that_is_written_again_makes_its_block_stale_although_another_one
         assert (tracker.reason, tracker.number("n_blocks")) == ("equal-coordinates", 1)
         tracker.select(cells, [rows[3]])
         assert tracker.number("first_stale_block") == 0
+
+
+def test_a_cell_that_is_written_again_makes_its_block_stale_although_blocks_interleave(qsa: Library) -> None:
+    # Ranks 0, 2, 4, 6 belong to sequence 0 alone, the others to 1 as well: two whole blocks in one bucket.
+    cells = CellArrays(32)
+    rows = [Row(10 + rank, *(rank // 2,) * 3) for rank in range(8)]
+    for rank, row in enumerate(rows):
+        cells.put(row, [0] if rank % 2 == 0 else [0, 1])
+    cells.refresh()
+    with Tracker(qsa, 0, ratio=RATIO, policy="bucket") as tracker:
+        tracker.select(cells, rows)
+        tracker.computed()
+        assert tracker.input("block_cells").tolist() == [[10, 12, 14, 16], [11, 13, 15, 17]]
+        tracker.select(cells, [rows[6]])
+        assert tracker.number("first_stale_block") == 0
+
+
+@pytest.mark.parametrize("hole", [(), (9,)])
+def test_a_kept_prefix_that_is_not_the_sequence_is_told(qsa: Library, hole: tuple[int, ...]) -> None:
+    cells = CellArrays(32)
+    rows = [Row(10 + rank, t, t, t) for rank, t in enumerate((0, 1, 2, 3, *hole))]
+    for row in rows:
+        cells.put(row, [0])
+    cells.refresh()
+    with Tracker(qsa, 0, ratio=RATIO, policy="rank") as tracker:
+        tracker.select(cells, rows)
+        assert tracker.compare_rebuilt(cells) == "equal"
+        next_t = rows[-1].t + 1
+        cells.put(Row(20, next_t, next_t, next_t), [0])  # nobody told the tracker
+        cells.refresh()
+        assert tracker.compare_rebuilt(cells) == "differs"
+
+
+def test_an_image_of_the_first_two_cells_makes_ranks_of_positions(qsa: Library) -> None:
+    cells = CellArrays(32)
+    rows = [Row(0, 0, 0, 0, is_image=True), Row(1, 0, 0, 1, is_image=True), *(Row(t, t, t, t) for t in range(2, 8))]
+    for row in rows:
+        cells.put(row, [0])
+    cells.refresh()
+    with Tracker(qsa, 0, ratio=RATIO, policy="bucket") as tracker:
+        tracker.select(cells, rows)
+        assert tracker.input("block_cells").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert tracker.input("block_at").tolist() == [[0, 0, 0], [4, 4, 4]]
+
+
+def test_blocks_that_an_image_collapsed_are_made_anew_when_the_others_are_gone(qsa: Library) -> None:
+    cells = CellArrays(32)
+    rows = [Row(0, 0, 0, 0, is_image=True), Row(1, 0, 0, 1, is_image=True), *(Row(t, t, t, t) for t in range(2, 8))]
+    other, last = Row(20, 0, 0, 0), Row(8, 8, 8, 8)
+    for row in rows:
+        cells.put(row, [0])
+    cells.put(other, [1])
+    cells.refresh()
+    with Tracker(qsa, 0, ratio=RATIO, policy="bucket") as tracker:
+        tracker.select(cells, rows)
+        tracker.computed()
+        assert (tracker.route, tracker.input("block_cells").tolist()) == ("masked", [[4, 5, 6, 7]])
+        cells.put(other._replace(t=NOWHERE), [])
+        cells.put(last, [0])
+        cells.refresh()
+        tracker.select(cells, [last])
+        assert (tracker.route, tracker.input("block_cells").tolist()) == ("guarded", [[0, 1, 2, 3], [4, 5, 6, 7]])
+
+
+def test_a_whole_block_counts_beside_cells_of_its_bucket_that_are_none(qsa: Library) -> None:
+    cells = CellArrays(32)
+    rows = [Row(0, 0, 0, 0), *(Row(10 + t, t, t, t) for t in range(4))]
+    for row in rows:
+        cells.put(row, [0] if row.cell == 0 else [0, 1])
+    cells.refresh()
+    with Tracker(qsa, 0, ratio=RATIO, policy="bucket") as tracker:
+        tracker.select(cells, rows)
+        assert tracker.input("block_cells").tolist() == [[10, 11, 12, 13]]
 
 
 def test_a_call_that_makes_no_sense_is_refused_in_words(qsa: Library) -> None:

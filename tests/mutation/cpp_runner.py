@@ -16,7 +16,7 @@ from mutants import Mutant
 _FLAGS = ("-std=c++20", "-O1", "-fPIC")
 _LIBRARY = "libassay-qsa.so"
 _TESTS = ("tests/engine/test_qsa_inputs.py", "tests/engine/test_qsa_histories.py")
-_CPU_S = 60
+_CPU_S = 20
 _MEMORY_BYTES = 4 << 30
 _HISTORIES = "100"
 

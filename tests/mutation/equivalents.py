@@ -39,6 +39,27 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "(1)",
         "the bits 0 give 0 on either branch",
     ),
+    Equivalent(
+        "engine/src/qsa/tracker.cpp",
+        "while (lowest > 0 && lowest < tables.n_own() && tables.at[lowest - 1] == tables.at[lowest]) --lowest;",
+        "<",
+        "<=",
+        "differs for a run without rows only, by a read past the end, which has no right value",
+    ),
+    Equivalent(
+        "engine/src/qsa/prefix.cpp",
+        "cell_bound_ = 0;",
+        "0",
+        "1",
+        "a bound is asked whether it is above the cells of a stream, which has one at least",
+    ),
+    Equivalent(
+        "recorder/audit_context.py",
+        "self.items = 0",
+        "0",
+        "(1)",
+        "each check sets it to 0 before anything is counted",
+    ),
 )
 
 

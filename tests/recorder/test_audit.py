@@ -37,6 +37,25 @@ def test_a_whole_store_has_no_findings_and_is_not_partial(store_root: Path):
     assert result.counts["rows"] > 400
 
 
+def test_each_check_says_how_many_things_it_looked_at(store_root: Path):
+    items = {check.label: check.items for check in audit_store(store_root).checks}
+    with Store.open(store_root, read_only=True) as store:
+        kinds = [entry.kind for entry in store.entries()]
+    n_blobs = sum(path.is_file() for path in (store_root / "blobs").rglob("*"))
+    assert (items["chain"], items["locks"], items["blobs"]) == (len(kinds), len(kinds), n_blobs)
+    assert (items["checkpoints"], items["requests"]) == (kinds.count("checkpoint.signed"), 12)
+    assert (items["gates"], items["verdict"]) == (6, 1)
+
+
+def test_a_ledger_without_any_entry_leaves_every_other_check_out(store_root: Path, tmp_path: Path):
+    copy = tmp_path / "copy"
+    shutil.copytree(store_root, copy)
+    (copy / "ledger.jsonl").write_bytes(b"")
+    result = audit_store(copy)
+    assert [check.state for check in result.checks] == ["broken"] + ["skipped"] * 19
+    assert {finding.check for finding in result.findings} == {"entries"}
+
+
 def test_every_check_is_in_the_numbered_list_of_the_module():
     text = audit_module.__doc__ or ""
     listed = [*(check[:3] for check in audit_module._CHECKS), audit_module._IMPORTS]

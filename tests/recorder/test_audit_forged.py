@@ -68,6 +68,22 @@ def test_a_ledger_signed_anew_with_another_key_is_only_self_consistent(root: Pat
     assert any("made all of it up" in point for point in result.open_points)
 
 
+@pytest.mark.parametrize("forged", ["name", "hash"])
+def test_a_key_of_another_store_or_with_another_hash_is_found(root: Path, synthetic, forged: str):
+    origin = json.loads((root / "ledger.jsonl").read_bytes().splitlines()[0])["payload"]["origin"]
+    key = synthetic.SIGNER.public("assay/0000000000000000" if forged == "name" else origin)
+    key_hash = key.key_hash.hex() if forged == "name" else "00000000"
+
+    def change(_seq: int, kind: str, payload: dict) -> dict:
+        if kind == "key.added":
+            payload |= {"key_hash": key_hash, "verifier_key": key.text()}
+        return payload
+
+    rechained(root, change, synthetic.SIGNER)
+    found = [one for one in audit_store(root, level="chain").findings if "not named for this store" in one.message]
+    assert [(one.check, one.expected, one.found) for one in found] == [("checkpoints", origin, key.name)]
+
+
 @pytest.mark.parametrize(("kind", "role"), [("verdict.recorded", "detail"), ("load.sealed", "events")])
 def test_json_that_is_nested_too_deep_is_a_finding(root: Path, synthetic, kind: str, role: str):
     def change(_seq: int, found: str, payload: dict) -> dict:

@@ -7,6 +7,7 @@ import io
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,21 @@ def test_a_blob_that_is_missing_without_being_listed_is_found(store_root: Path, 
     path = next(path for path in sorted((tmp_path / "u" / "blobs").rglob("*")) if path.is_file())
     path.unlink()
     assert {"files", "manifest"} & {finding.check for finding in audit_store(tmp_path / "u").findings}
+
+
+@pytest.mark.parametrize("member", ["store", "entries", "root"])
+def test_a_manifest_of_another_ledger_is_told_by_its_member(archive: Path, tmp_path: Path, member: str):
+    unpack_bundle(archive, tmp_path / "u")
+    path = tmp_path / "u" / MANIFEST
+    manifest = parse_manifest(path.read_bytes())
+    other = {"store": "assay/other", "entries": manifest.entries + 1, "root": "0" * 64}[member]
+    path.write_bytes(replace(manifest, **{member: other}).encode())
+    (found,) = [one for one in audit_store(tmp_path / "u").findings if one.check == "manifest"]
+    assert (found.place, found.expected, found.found) == (
+        f"{MANIFEST}: {member}",
+        str(getattr(manifest, member)),
+        str(other),
+    )
 
 
 def test_a_bundle_that_lost_its_manifest_says_so(store_root: Path, tmp_path: Path):
