@@ -210,6 +210,18 @@ def test_a_kept_prefix_that_is_not_the_sequence_is_told(qsa: Library, hole: tupl
         assert tracker.compare_rebuilt(cells) == "differs"
 
 
+def test_the_first_two_cells_may_have_the_same_coordinates(qsa: Library) -> None:
+    cells = CellArrays(8)
+    rows = [Row(0, 0, 0, 0), Row(5, 0, 0, 0)]
+    for row in rows:
+        cells.put(row, [0])
+    cells.refresh()
+    with Tracker(qsa, 0, ratio=RATIO, policy="rank") as tracker:
+        tracker.select(cells, rows)
+        assert tracker.reason == "equal-coordinates"
+        assert tracker.input("own_cells").tolist() == [0, 5]
+
+
 def test_an_image_of_the_first_two_cells_makes_ranks_of_positions(qsa: Library) -> None:
     cells = CellArrays(32)
     rows = [Row(0, 0, 0, 0, is_image=True), Row(1, 0, 0, 1, is_image=True), *(Row(t, t, t, t) for t in range(2, 8))]

@@ -13,6 +13,7 @@ import pytest
 from protocols.errors import EvidenceError, HostError, UsageError
 from recorder import audit as audit_module
 from recorder.audit import LEVELS, audit_store
+from recorder.audit_context import Audit, place_of
 from recorder.key_ring import trusted_keys
 from recorder.keys import Signer, load_signer
 from recorder.store import Store
@@ -53,7 +54,22 @@ def test_a_ledger_without_any_entry_leaves_every_other_check_out(store_root: Pat
     (copy / "ledger.jsonl").write_bytes(b"")
     result = audit_store(copy)
     assert [check.state for check in result.checks] == ["broken"] + ["skipped"] * 19
-    assert {finding.check for finding in result.findings} == {"entries"}
+    assert [finding.check for finding in result.findings] == ["entries"]
+    assert result.checks[0].items == 1
+
+
+def test_a_finding_names_entry_and_member_and_shows_no_more_than_300_characters(store_root: Path):
+    with Store.open(store_root, read_only=True) as store:
+        entry = next(one for one in store.entries() if one.kind == "campaign.locked")
+    named = f"ledger entry {entry.seq} (campaign.locked)"
+    assert (place_of(entry), place_of(entry, "prev")) == (named, f"{named}: prev")
+    with Audit(store_root, campaign=None, trusted_keys=(), head=None) as audit:
+        audit.find(place_of(entry, "prev"), message="m", expected="a" * 300, found="b" * 301)
+        audit.find(store_root / "ledger.jsonl", message="m", found=7)
+    first, second = audit.findings
+    assert (first.entry, first.file, first.field) == (entry.seq, "ledger.jsonl", "prev")
+    assert (first.expected, first.found) == ("a" * 300, "b" * 300 + "... (301 characters)")
+    assert (second.expected, second.found, audit.items) == (None, "7", 2)
 
 
 def test_every_check_is_in_the_numbered_list_of_the_module():

@@ -127,6 +127,17 @@ def test_another_protocol_than_the_locked_one_is_found_even_with_the_key(root: P
     assert audit_store(root).findings[0].check == "promises"
 
 
+def test_a_load_at_a_place_that_the_locked_schedule_has_not_is_found(root: Path, synthetic):
+    def change(_seq: int, kind: str, payload: dict) -> dict:
+        if kind == "load.opened" and payload["position"]["label"] == "C1":
+            payload["position"] = payload["position"] | {"arm": "baseline"}
+        return payload
+
+    rechained(root, change, synthetic.SIGNER)
+    found = [one for one in audit_store(root, level="structure").findings if "no such place" in one.message]
+    assert [(one.check, one.field) for one in found] == [("order", "payload.position")]
+
+
 def test_a_lock_without_its_checkpoint_is_found(root: Path):
     """Entries after a lock without a signature in between would let the lock be chosen after the fact."""
     lines = (root / "ledger.jsonl").read_bytes().splitlines()
