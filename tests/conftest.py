@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 FAKE_ENGINE = Path(__file__).parent / "fakes" / "fake_engine.py"
 COMMAND = [sys.executable, "-c", "from harness.cli import main; main()"]
@@ -34,6 +35,11 @@ LOSS_GATE = """
 QUARTET = "{kind: explicit, order: [A1, C1, C2, A2], burn_in: false}"
 PAIR = "{kind: explicit, order: [A1, C1], burn_in: false}"
 BLOCKS = "{kind: blocks, blocks: 2, order: abba, seed: 7, burn_in: true}"
+
+
+# The clock of a shared machine says nothing about a test: one that hangs is ended by its time limit.
+settings.register_profile("assay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("assay")
 
 
 def pytest_configure() -> None:

@@ -111,5 +111,5 @@ def _pytest(tests: Sequence[str]) -> int:
     # The first failing example is enough, and slow ones are no failure beside other work.
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
     hypothesis.settings.register_profile("mutants", phases=phases, derandomize=True, database=None, deadline=None)
-    hypothesis.settings.load_profile("mutants")
-    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", *tests]))
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--hypothesis-profile=mutants"]
+    return int(pytest.main([*options, *tests]))
