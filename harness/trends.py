@@ -19,6 +19,7 @@ from harness.console import Console, table
 from protocols.canonical import canonical_bytes, sha256_hex
 from protocols.errors import EvidenceError, Problem, ProtocolError
 from protocols.lock import Lock
+from protocols.paths import read_given
 from protocols.schema import LossGate, Protocol
 from protocols.trend import Point, Trend, aa_band, find_trend
 from recorder.measure import protocol_of_source
@@ -115,8 +116,8 @@ def list_series(path: Path) -> list[Series]:
     ProtocolError with every line that is wrong.
     """
     try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
+        rows = list(csv.DictReader(read_given(path).decode("utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ProtocolError(f"the file cannot be read: {error}", where=str(path)) from error
     missing = [name for name in COLUMNS if not rows or name not in rows[0]]
     if missing:

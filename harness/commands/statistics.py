@@ -31,6 +31,7 @@ from protocols.decision import LossRule
 from protocols.errors import ProtocolError
 from protocols.load import find_protocol, load_protocol
 from protocols.loose_rates import judge_rates, parse_rates
+from protocols.paths import read_given
 from protocols.plan import POWER
 from protocols.schedule import LOADS_PER_BLOCK
 from protocols.schema import BlocksSchedule
@@ -74,7 +75,7 @@ def stats(
     if (noise_pct is None) != (noise_df is None):
         raise ProtocolError("--noise-pct and --noise-df belong together", hint="give both, from `assay calibrate`")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_given(file).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ProtocolError(f"the file cannot be read: {error}", where=str(file)) from error
     rule = LossRule(margin=margin / 100, alpha=alpha, equivalence=equivalence)
