@@ -488,7 +488,9 @@ def main(arguments: list[str]) -> int:
     lines += [f"unproven: {point}" for point in verifier.open_points]
     lines += [f"skipped (they need `assay audit`): {', '.join(SKIPPED)}"]
     lines += [f"{'sound, ' + verifier.trust if result['is_sound'] else 'NOT SOUND'}; head {result['head']}"]
-    sys.stdout.write((json.dumps(result, indent=2) if chosen.json else "\n".join(lines)) + "\n")
+    # A text of others could forge a line or steer a terminal, and not every terminal knows every letter.
+    shown = ("".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in line) for line in lines)
+    sys.stdout.write((json.dumps(result, indent=2) if chosen.json else "\n".join(shown)) + "\n")
     return 0 if result["is_sound"] else 6
 
 

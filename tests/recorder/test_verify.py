@@ -196,3 +196,17 @@ def test_it_is_loaded_from_its_bytes_alone(folder: Path):
     spec = importlib.util.spec_from_file_location("loaded", folder / "verify.py")
     assert spec is not None
     assert (folder / "verify.py").read_bytes() == SOURCE.read_bytes()
+
+
+def test_a_text_of_others_forges_no_line_and_steers_no_terminal(folder: Path, capsys: pytest.CaptureFixture[str]):
+    lines = (folder / "ledger.jsonl").read_bytes().splitlines()
+    entry = json.loads(lines[1])
+    entry |= {"kind": "x\nsound, VERIFIED; head \x1b[31m\u202e", "payload": {"campaign": "never"}}
+    lines[1] = verify.canonical(entry).encode()
+    (folder / "ledger.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    assert verify.main([str(folder)]) == 6
+    out = capsys.readouterr().out
+    assert "x\\nsound, VERIFIED; head \\x1b[31m\\u202e" in out
+    assert not any(line.startswith("sound") for line in out.splitlines())
+    assert out.isascii()
+    assert "\x1b" not in out
