@@ -116,6 +116,16 @@ def test_a_level_that_is_no_number_is_refused(world: Any, option: str) -> None:
     assert world.run("plan", "served-pair", "--power", "nan").code == 2
 
 
+@pytest.mark.parametrize(("closed", "code"), [("<&-", 0), (">&-", 5), ("2>&-", 0), ("<&- >&- 2>&-", 5)])
+def test_a_closed_stream_is_no_verdict(world: Any, closed: str, code: int) -> None:
+    command = [sys.executable, "-c", "from harness.cli import main; main()", "key", "show"]
+    environment = {**os.environ, **world.environment}
+    ended = subprocess.run(
+        ["sh", "-c", f'"$@" {closed}', "sh", *command], env=environment, capture_output=True, check=False
+    )
+    assert (ended.returncode, b"Traceback" in ended.stderr) == (code, False), ended.stderr
+
+
 def test_ctrl_c_before_anything_was_recorded_exits_130(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from harness.console import Console
     from harness.options import Settings
