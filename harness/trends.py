@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,10 @@ from recorder.store import Store
 from reports import style
 
 COLUMNS: Final = ("name", "change_pct", "error_pct")
+_NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_LEAST_PCT: Final = 1e-9
+_MOST_PCT: Final = 1e9
+_MOST_DF: Final = 10**9
 _MANY_DF: Final = 1000
 """Degrees of freedom of an error that a list states as known."""
 
@@ -126,7 +131,7 @@ def list_series(path: Path) -> list[Series]:
     for line, row in enumerate(rows, start=2):
         point = _point(row)
         if point is None:
-            message = "found no change above -100 % with an error above 0 %"
+            message = "found no change above -100 % with an error above 0 %, each with a decimal point where it has one"
             problems.append(Problem(where=f"{path}:{line}", message=message))
         else:
             points.append(point)
@@ -137,14 +142,15 @@ def list_series(path: Path) -> list[Series]:
 
 def _point(row: dict[str, str]) -> Point | None:
     """Return one row of a list as a point, or None where it holds no sound numbers."""
-    try:
-        change_pct, error_pct = float(row["change_pct"]), float(row["error_pct"])
-        df = int(row.get("df") or _MANY_DF)
-    except (TypeError, ValueError):
+    cells = [row["change_pct"], row["error_pct"], row.get("df") or str(_MANY_DF)]
+    if None in row or not all(cell is not None and _NUMBER.fullmatch(cell.strip()) for cell in cells):
+        return None  # a cell more than columns may be the rest of a number that was cut at its comma
+    change_pct, error_pct, df = float(cells[0]), float(cells[1]), float(cells[2])
+    if not (_LEAST_PCT - 100 <= change_pct <= _MOST_PCT and _LEAST_PCT <= error_pct <= _MOST_PCT):
         return None
-    if not (math.isfinite(change_pct) and change_pct > -100 and math.isfinite(error_pct) and error_pct > 0 and df > 0):
+    if df not in range(1, _MOST_DF + 1):
         return None
-    return Point(name=row["name"], change=math.log1p(change_pct / 100), error=error_pct / 100, df=df)
+    return Point(name=row["name"], change=math.log1p(change_pct / 100), error=error_pct / 100, df=int(df))
 
 
 def series_document(series: list[Series]) -> list[dict[str, Any]]:
