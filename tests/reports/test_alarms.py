@@ -28,7 +28,7 @@ def test_machines_get_the_counts() -> None:
     document = alarm_document(FOUND)
     assert isinstance(document, dict)
     assert document["gates"][1] == {
-        "gate": "loss", "is_exact": False, "campaigns": 50, "fired": 2, "is_too_often": False,
+        "gate": "loss", "is_exact": False, "campaigns": 50, "judged": 50, "fired": 2, "is_too_often": False,
         "statuses": {"FAIL": 2, "INCONCLUSIVE": 18, "PASS": 30},
     }  # fmt: skip
 
