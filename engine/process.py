@@ -17,8 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -153,6 +153,35 @@ def free_port(host: str = "127.0.0.1") -> int:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@contextmanager
+def cut_after(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
+    """Connect, and cut the connection after `seconds`, however slowly bytes come. TimeoutError where it was cut.
+
+    The timeout of a socket bounds the wait for the next byte alone: a server that sends one now and then never ends.
+    """
+    connection.connect()
+    opened = connection.sock
+    was_cut = threading.Event()
+
+    def cut() -> None:
+        was_cut.set()
+        with suppress(OSError):
+            opened.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not was_cut.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if was_cut.is_set():
+        raise TimeoutError(f"no whole answer within {seconds:g} s")
 
 
 class EngineProcess:
@@ -345,8 +374,9 @@ class EngineProcess:
     def _healthy(self) -> Address | None:
         connection = http.client.HTTPConnection(*self._address, timeout=_HEALTH_TIMEOUT_S)
         try:
-            connection.request("GET", "/health")
-            status = connection.getresponse().status
+            with cut_after(connection, _HEALTH_TIMEOUT_S):
+                connection.request("GET", "/health")
+                status = connection.getresponse().status
         except (OSError, http.client.HTTPException):
             return None  # not listening yet, or another's answer; the deadline decides
         finally:

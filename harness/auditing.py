@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from harness.console import Console, table
+from harness.outlet import one_line
 from protocols.errors import EvidenceError, HostError, UsageError
 from protocols.lock import parse_lock
 from recorder.audit import AuditResult, Level
@@ -124,12 +125,14 @@ def show_audit(console: Console, result: AuditResult, level: Level) -> None:
     ]
     console.show(table(("", "check", "result", "looked at", "what must hold"), rows))
     for finding in result.findings:
-        console.show("", f"does not hold: {finding.place}", f"  {finding.message} [{finding.check}]")
+        console.show(
+            "", f"does not hold: {one_line(finding.place)}", f"  {one_line(finding.message)} [{finding.check}]"
+        )
         if finding.expected is not None or finding.found is not None:
-            console.show(f"  expected {finding.expected}", f"  found    {finding.found}")
+            console.show(f"  expected {one_line(str(finding.expected))}", f"  found    {one_line(str(finding.found))}")
     for title, lines in (("note", result.notes), ("unproven", result.open_points)):
-        console.show(*(f"{title}: {line}" for line in lines))
-    console.show("", summary(result, level), f"head: {result.head}")
+        console.show(*(f"{title}: {one_line(line)}" for line in lines))
+    console.show("", one_line(summary(result, level)), f"head: {result.head}")
 
 
 def summary(result: AuditResult, level: Level) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -106,6 +107,18 @@ def run_cli(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _open_closed_streams() -> None:
+    """Give a stream that was closed a place that takes nothing: its number would go to a file that is opened later.
+
+    What is printed then fails to be written, which is exit code 5 for a result, and never the exit code of a verdict.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDONLY)
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w", encoding="utf-8"))
+
+
 def main() -> None:
     """Run the command line of this process."""
+    _open_closed_streams()
     sys.exit(run_cli(sys.argv[1:]))

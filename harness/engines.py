@@ -17,7 +17,7 @@ from engine.perplexity import Perplexity, perplexity
 from engine.worker import EngineWorker
 from protocols.errors import EngineError, HostError, ProtocolError, UsageError
 from protocols.findings import nearest
-from protocols.paths import is_file
+from protocols.paths import is_file, read_given
 from protocols.schema import ModelReference
 
 Log = Callable[[str], None]
@@ -88,8 +88,8 @@ def read_tokens(path: Path) -> list[int]:
     Raises ProtocolError where the file holds anything else.
     """
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        value = json.loads(read_given(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise ProtocolError(f"the token file cannot be read: {error}", where=str(path)) from None
     tokens = value.get("tokens") if isinstance(value, dict) else value
     if not isinstance(tokens, list) or not tokens or not all(type(token) is int for token in tokens):

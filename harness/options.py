@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import math
 import os
@@ -19,7 +20,7 @@ import click
 from engine.cache import cache_folder
 from harness.console import Console
 from harness.exits import EXIT_EXECUTION, EXIT_INTERRUPTED
-from protocols.errors import AssayError, EngineError
+from protocols.errors import AssayError, EngineError, HostError, UsageError
 
 STORE_VARIABLE = "ASSAY_STORE"
 DEFAULT_STORE = Path("assay-store")
@@ -98,11 +99,25 @@ def _run(settings: Settings, action: Callable[[], int]) -> int:
         return EXIT_INTERRUPTED
     except (click.ClickException, click.exceptions.Exit):
         raise
+    except OSError as error:
+        if settings.debug:
+            raise
+        shown = _refused(error)
+        settings.console.fail(shown)
+        return shown.exit_code
     except Exception as error:  # the last line of defence; the traceback is kept in a file
         if settings.debug:
             raise
         settings.console.fail(unexpected(error))
         return EXIT_EXECUTION
+
+
+def _refused(error: OSError) -> AssayError:
+    """Return what the system refused in words; an error that names no file is a fault of ours."""
+    if error.filename is None or isinstance(error.filename, int):
+        return unexpected(error)
+    kind = UsageError if error.errno == errno.ENAMETOOLONG else HostError
+    return kind(f"the system refuses it: {error.strerror}", where=os.fsdecode(error.filename))
 
 
 def unexpected(error: Exception) -> EngineError:

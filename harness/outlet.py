@@ -29,6 +29,11 @@ def plain(text: str) -> str:
     )
 
 
+def one_line(text: str) -> str:
+    """Return `plain` text on one line, so that a text of others cannot begin a line that looks like ours."""
+    return plain(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 class Outlet:
     """A text stream that swallows what can no longer be written, and keeps the error that stopped it in `error`."""
 

@@ -18,6 +18,7 @@ from engine.process import EngineProcess
 from harness.api_key import engine_environment
 from harness.checks.served import NO_ANSWER, ArmServer, greedy_body
 from harness.load import script_of
+from protocols.canonical import MAX_INTEGER
 from protocols.checks.answers import OK, Answer, read_answer
 from protocols.errors import EngineError
 from protocols.schema import Arm, FolderEngine, LlamaServerEngine, Settings
@@ -238,7 +239,7 @@ class _Runner:
         body = {"content": text, "add_special": True, "parse_special": True}
         answer = self._exchange(server.ask(f"{name}.tokenize", body, "/tokenize"))
         tokens = _object(answer).get("tokens")
-        if isinstance(tokens, list) and tokens and all(type(one) is int and one >= 0 for one in tokens):
+        if isinstance(tokens, list) and tokens and all(type(one) is int and 0 <= one <= MAX_INTEGER for one in tokens):
             return PromptIds(tuple(tokens))
         return PromptIds((), f"/tokenize gave no ids (status {answer['status']})")
 
@@ -262,7 +263,7 @@ def _count(answer: Mapping[str, Any], *path: str) -> int | None:
     value: Any = _object(answer)
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= MAX_INTEGER else None
 
 
 def _tail(path: Path) -> bytes:

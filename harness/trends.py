@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from harness.console import Console, table
 from protocols.canonical import canonical_bytes, sha256_hex
 from protocols.errors import EvidenceError, Problem, ProtocolError
 from protocols.lock import Lock
+from protocols.paths import read_given
 from protocols.schema import LossGate, Protocol
 from protocols.trend import Point, Trend, aa_band, find_trend
 from recorder.measure import protocol_of_source
@@ -26,6 +28,10 @@ from recorder.store import Store
 from reports import style
 
 COLUMNS: Final = ("name", "change_pct", "error_pct")
+_NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_LEAST_PCT: Final = 1e-9
+_MOST_PCT: Final = 1e9
+_MOST_DF: Final = 10**9
 _MANY_DF: Final = 1000
 """Degrees of freedom of an error that a list states as known."""
 
@@ -115,8 +121,8 @@ def list_series(path: Path) -> list[Series]:
     ProtocolError with every line that is wrong.
     """
     try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
+        rows = list(csv.DictReader(read_given(path).decode("utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ProtocolError(f"the file cannot be read: {error}", where=str(path)) from error
     missing = [name for name in COLUMNS if not rows or name not in rows[0]]
     if missing:
@@ -125,7 +131,7 @@ def list_series(path: Path) -> list[Series]:
     for line, row in enumerate(rows, start=2):
         point = _point(row)
         if point is None:
-            message = "found no change above -100 % with an error above 0 %"
+            message = "found no change above -100 % with an error above 0 %, each with a decimal point where it has one"
             problems.append(Problem(where=f"{path}:{line}", message=message))
         else:
             points.append(point)
@@ -136,14 +142,15 @@ def list_series(path: Path) -> list[Series]:
 
 def _point(row: dict[str, str]) -> Point | None:
     """Return one row of a list as a point, or None where it holds no sound numbers."""
-    try:
-        change_pct, error_pct = float(row["change_pct"]), float(row["error_pct"])
-        df = int(row.get("df") or _MANY_DF)
-    except (TypeError, ValueError):
+    cells = [row["change_pct"], row["error_pct"], row.get("df") or str(_MANY_DF)]
+    if None in row or not all(cell is not None and _NUMBER.fullmatch(cell.strip()) for cell in cells):
+        return None  # a cell more than columns may be the rest of a number that was cut at its comma
+    change_pct, error_pct, df = float(cells[0]), float(cells[1]), float(cells[2])
+    if not (_LEAST_PCT - 100 <= change_pct <= _MOST_PCT and _LEAST_PCT <= error_pct <= _MOST_PCT):
         return None
-    if not (math.isfinite(change_pct) and change_pct > -100 and math.isfinite(error_pct) and error_pct > 0 and df > 0):
+    if df not in range(1, _MOST_DF + 1):
         return None
-    return Point(name=row["name"], change=math.log1p(change_pct / 100), error=error_pct / 100, df=df)
+    return Point(name=row["name"], change=math.log1p(change_pct / 100), error=error_pct / 100, df=int(df))
 
 
 def series_document(series: list[Series]) -> list[dict[str, Any]]:

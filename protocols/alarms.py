@@ -38,9 +38,14 @@ class GateAlarms:
         return self.statuses["FAIL"]
 
     @property
+    def judged(self) -> int:
+        """Number of campaigns in which it said anything: one that was not run could not fire."""
+        return self.campaigns - self.statuses["NOT_RUN"]
+
+    @property
     def is_too_often(self) -> bool:
         """Whether an exact gate fired at all, or one over rates in more than its share of the campaigns."""
-        return self.fired > (0 if self.is_exact else SPEED_ALARMS_PER_CAMPAIGN * self.campaigns)
+        return self.fired > (0 if self.is_exact else SPEED_ALARMS_PER_CAMPAIGN * self.judged)
 
 
 def fault_free(loaded: LoadedProtocol) -> LoadedProtocol:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from protocols.canonical import sha256_hex
 from protocols.errors import Problem, ProtocolError
 from protocols.findings import Finding, nearest
-from protocols.paths import is_file
+from protocols.paths import is_file, read_given
 from protocols.problems import schema_problems
 from protocols.request_checks import MAX_BODY_BYTES, check_requests
 from protocols.schema import Protocol
@@ -47,7 +47,7 @@ class LoadedProtocol:
 def load_protocol(path: Path) -> LoadedProtocol:
     """Read and check a protocol file and its requests. ProtocolError carries every problem that was found."""
     try:
-        source = path.read_bytes()
+        source = read_given(path)
     except OSError as error:
         raise ProtocolError(f"the protocol cannot be read: {error.strerror or error}", where=str(path)) from error
     return parse_protocol(source, path)

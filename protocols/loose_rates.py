@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 from protocols import screens
 from protocols.companions import RandomisationTest, randomisation_test
@@ -30,6 +32,11 @@ ARM_WORDS: dict[str, Arm | None] = {
 """What may stand in the column arm; a burn-in load is left out."""
 
 COLUMNS = ("load", "arm", "rate")
+LEAST_RATE: Final = 1e-30
+MOST_RATE: Final = 1e30
+"""Beyond these, the ratio of two rates is no number any more."""
+_Rows = Any  # the type of a csv reader has no public name
+_RATE: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +100,15 @@ def parse_rates(text: str, source: str) -> tuple[LooseLoad, ...]:
     """
     lines = text.removeprefix("\ufeff").splitlines()
     head = next((line for line in lines if line.strip()), "")
-    rows = csv.reader(lines, delimiter=max(",;\t", key=head.count))
-    header = [name.strip().lower() for name in next(rows, [])]
-    missing = [name for name in COLUMNS if name not in header]
-    if missing:
-        message = f"found the columns {', '.join(header) or 'none'}, expected {', '.join(COLUMNS)}"
-        raise ProtocolError(message, where=f"{source}:1", hint=f"the first line lacks {' and '.join(missing)}")
+    try:
+        rows = csv.reader(lines, delimiter=max(",;\t", key=head.count))
+        return _parse(rows, source)
+    except csv.Error as error:
+        raise ProtocolError(f"this is no CSV: {error}", where=f"{source}:{rows.line_num}") from None
+
+
+def _parse(rows: _Rows, source: str) -> tuple[LooseLoad, ...]:
+    header = _header(rows, source)
     problems: list[Problem] = []
     loads: list[LooseLoad] = []
     seen: dict[str, int] = {}
@@ -108,6 +118,9 @@ def parse_rates(text: str, source: str) -> tuple[LooseLoad, ...]:
         where = f"{source}:{rows.line_num}"
         cells = dict(zip(header, (cell.strip() for cell in row), strict=False))
         load, problem = _load(cells, where)
+        if any(cell.strip() for cell in row[len(header) :]):
+            message = f"found {len(row)} cells, expected {len(header)} as in the first line"
+            problem = Problem(where=where, message=message, hint="write decimals with a point: 43.14")
         label = cells.get("load", "")
         if problem is None and label in seen:
             message = f"found the load {label} again (line {seen[label]}), expected one row a fresh load"
@@ -125,6 +138,19 @@ def parse_rates(text: str, source: str) -> tuple[LooseLoad, ...]:
     return _with_blocks(loads)
 
 
+def _header(rows: _Rows, source: str) -> list[str]:
+    header = [name.strip().lower() for name in next(rows, [])]
+    missing = [name for name in COLUMNS if name not in header]
+    if missing:
+        message = f"found the columns {', '.join(header) or 'none'}, expected {', '.join(COLUMNS)}"
+        raise ProtocolError(message, where=f"{source}:1", hint=f"the first line lacks {' and '.join(missing)}")
+    for name in COLUMNS:
+        if header.count(name) > 1:
+            message = f"found the column {name} {header.count(name)} times, expected it once"
+            raise ProtocolError(message, where=f"{source}:1", hint="give each column that is not meant another name")
+    return header
+
+
 def _load(cells: dict[str, str], where: str) -> tuple[LooseLoad | None, Problem | None]:
     label, word, text = (cells.get(name, "") for name in COLUMNS)
     if not label:
@@ -133,11 +159,8 @@ def _load(cells: dict[str, str], where: str) -> tuple[LooseLoad | None, Problem 
         message = f"found the arm {word!r}, expected one of {', '.join(ARM_WORDS)}"
         return None, Problem(where=where, message=message)
     arm = ARM_WORDS[word.lower()]
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = math.nan
-    if not math.isfinite(rate) or rate <= 0:
+    rate = float(text) if _RATE.fullmatch(text) else math.nan
+    if not LEAST_RATE <= rate <= MOST_RATE:
         message = f"found the rate {text!r}, expected a number above zero such as 43.14"
         return None, Problem(
             where=where, message=message, hint="rates grow with speed: give tokens per second, not times"
@@ -198,12 +221,16 @@ def _observations(loads: Sequence[LooseLoad]) -> list[Observation]:
 
 
 def _screen(loads: Sequence[LooseLoad], max_loss_pct: float, max_gap_pp: float) -> LegacyScreen:
-    def rates(arm: Arm, block: int | None = None) -> list[float]:
-        return [load.rate for load in loads if load.arm == arm and (block is None or load.block == block)]
+    def rates(arm: Arm, some: Sequence[LooseLoad]) -> list[float]:
+        return [load.rate for load in some if load.arm == arm]
 
     blocks: list[BlockScreen] = []
-    for block in sorted({load.block for load in loads if load.block is not None}):
-        pair = rates("baseline", block), rates("candidate", block)
+    members: dict[int, list[LooseLoad]] = {}
+    for load in loads:
+        if load.block is not None:
+            members.setdefault(load.block, []).append(load)
+    for block, some in sorted(members.items()):
+        pair = rates("baseline", some), rates("candidate", some)
         first, second = screens.mirror_changes_pct(*pair)
         blocks.append(
             BlockScreen(
@@ -213,7 +240,7 @@ def _screen(loads: Sequence[LooseLoad], max_loss_pct: float, max_gap_pp: float) 
                 mirror_gap_pp=screens.mirror_gap_pp(*pair),
             )
         )
-    pooled = screens.pooled_change_pct(rates("baseline"), rates("candidate"))
+    pooled = screens.pooled_change_pct(rates("baseline", loads), rates("candidate", loads))
     gap = max((block.mirror_gap_pp for block in blocks), default=None)
     return LegacyScreen(
         pooled_change_pct=pooled,

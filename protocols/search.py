@@ -13,6 +13,7 @@ from protocols.canonical import JsonValue, real_text
 from protocols.comparators import Comparison, Rows, compare_logits, joined
 from protocols.errors import ProtocolError
 from protocols.laws import Case, LawName, Promise
+from protocols.paths import read_given
 from protocols.problems import schema_problems
 from protocols.vocabulary import Part
 from protocols.yaml_tree import parse_yaml, plain_value
@@ -165,7 +166,7 @@ class _Document(Part):
 def replayed_cases(path: Path) -> Sequence[Case]:
     """Return the cases of a document that a search wrote. ProtocolError names what is wrong in it."""
     try:
-        content = path.read_bytes()
+        content = read_given(path)
     except OSError as error:
         raise ProtocolError(f"the file cannot be read: {error.strerror}", where=str(path)) from None
     tree = parse_yaml(content, str(path))  # JSON is YAML; this one knows lines

@@ -152,5 +152,8 @@ def _read(path: Path) -> bytes:
             raise ProtocolError(message, where=str(path), hint=_HINT)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(MAX_BYTES)
+    except OSError as error:
+        message = f"the smoke reference cannot be read: {error.strerror}"
+        raise ProtocolError(message, where=str(path), hint=_HINT) from None
     finally:
         os.close(descriptor)

@@ -43,6 +43,8 @@ def import_folders(entries: Iterable[Entry]) -> list[Import]:
         name = entry.text("name")
         if not is_safe_name(name) or "/" in name:
             raise EvidenceError("payload.name could leave the store", where=f"ledger entry {entry.seq} ({KIND})")
+        if any(one.folder == f"{FOLDER}/{name}" for one in found):
+            raise EvidenceError("payload.name names an earlier import", where=f"ledger entry {entry.seq} ({KIND})")
         members = (entry.text("store"), entry.number("entries"), entry.text("root"), entry.text("manifest_sha256"))
         found.append(Import(entry.seq, f"{FOLDER}/{name}", *members))
     return found

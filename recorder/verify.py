@@ -235,7 +235,7 @@ class Verifier:
         for self.check in CHECKS:
             try:
                 getattr(self, f"_check_{self.check}")()
-            except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
+            except Exception as error:  # noqa: BLE001 - whatever hostile bytes lead to is a finding
                 self._find(".", f"cannot be checked: {type(error).__name__}: {error}")
             if self.check == "entries" and self.findings:
                 break
@@ -259,8 +259,8 @@ class Verifier:
         return tuple(f"imports/{one['name']}/" for one in kept if one["manifest_sha256"] not in self.left_out)
 
     def _read(self, name: str) -> bytes:
-        if not (self.folder / name).is_file():  # opening a pipe would wait for its writer
-            raise ValueError(f"{name} is not a regular file")
+        if {"/", ".."} & {*Path(name).parts} or not (self.folder / name).is_file():  # a pipe waits for its writer
+            raise ValueError(f"{name} is not a regular file of this folder")
         return (self.folder / name).read_bytes()
 
     def _content_sha256(self, blob: str) -> str:
@@ -451,13 +451,15 @@ class Verifier:
                     self._find(f"ledger entry {entry['seq']}: payload.{member}", f"not the hash of the {role}", found)
 
     def _check_imports(self) -> None:  # (10)
-        for payload in (entry["payload"] for entry in self.entries if entry["kind"] == "bundle.imported"):
+        payloads = [entry["payload"] for entry in self.entries if entry["kind"] == "bundle.imported"]
+        for payload in (one for one in payloads if one["manifest_sha256"] not in self.left_out):
             name, head = f"imports/{payload['name']}", f"{payload['entries']}:{payload['root']}"
-            if payload["manifest_sha256"] in self.left_out:
-                continue
+            # Folders that lead back here, or are looked at twice on each level, have no end.
+            if (self.folder / name).is_symlink() or [one["name"] for one in payloads].count(payload["name"]) > 1:
+                raise ValueError(f"{name} is a link, or imported twice")
+            found, wanted = self._read(f"{name}/manifest.json"), payload["manifest_sha256"]
             inner = Verifier(self.folder / name, self.trusted, head, self.revoked)
             inner.run()
-            found, wanted = self._read(f"{name}/manifest.json"), payload["manifest_sha256"]
             if sha256(found).hex() != wanted:
                 self._find(f"{name}/manifest.json", "not the manifest that was imported", wanted, sha256(found).hex())
             self.findings += [{**one, "check": "imports", "place": f"{name}: {one['place']}"} for one in inner.findings]
@@ -488,7 +490,8 @@ def main(arguments: list[str]) -> int:
     lines += [f"unproven: {point}" for point in verifier.open_points]
     lines += [f"skipped (they need `assay audit`): {', '.join(SKIPPED)}"]
     lines += [f"{'sound, ' + verifier.trust if result['is_sound'] else 'NOT SOUND'}; head {result['head']}"]
-    sys.stdout.write((json.dumps(result, indent=2) if chosen.json else "\n".join(lines)) + "\n")
+    shown = ("".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in line) for line in lines)
+    sys.stdout.write((json.dumps(result, indent=2) if chosen.json else "\n".join(shown)) + "\n")
     return 0 if result["is_sound"] else 6
 
 

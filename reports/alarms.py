@@ -19,8 +19,8 @@ def alarm_rows(alarms: Sequence[GateAlarms]) -> list[tuple[str, ...]]:
         (
             one.gate,
             "exact" if one.is_exact else "speed",
-            f"{one.fired} of {one.campaigns}",
-            style.percent(100 * upper_limit(one.fired, one.campaigns)),
+            f"{one.fired} of {one.judged}",
+            style.percent(100 * upper_limit(one.fired, one.judged)) if one.judged else "-",
             ", ".join(f"{status} {count}" for status, count in sorted(one.statuses.items()) if status != "FAIL"),
         )
         for one in alarms
@@ -51,6 +51,7 @@ def alarm_document(alarms: Sequence[GateAlarms]) -> JsonValue:
                 "gate": one.gate,
                 "is_exact": one.is_exact,
                 "campaigns": one.campaigns,
+                "judged": one.judged,
                 "fired": one.fired,
                 "is_too_often": one.is_too_often,
                 "statuses": dict(sorted(one.statuses.items())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from engine.cache import cache_folder
 from engine.process import EngineProcess
 from harness.checks.context import CheckContext
 from harness.host_guard import GUARD_VARIABLE
+from harness.orphans import ending_children
 from harness.requirement_files import Commands
 from protocols.canonical import JsonValue
 from protocols.checks.requirements import ASSAY, MAX_OUTPUT_BYTES, Requirement, RequirementsCheck
@@ -52,23 +54,26 @@ def _run(
         own = _own_environment(Path(folder)) if requirement.run[0] == ASSAY else {}
         log = Path(folder) / "output"
         started_s = time.monotonic()
-        with EngineProcess.start(
-            commands.argv(requirement),
-            env=commands.environment | own,
-            stdout_log=log,
-            stderr_log=log,
-            cwd=commands.base,
-        ) as process:
+        with (
+            log.open("xb+") as written,  # held open: the program may remove the name
+            ending_children(),
+            EngineProcess.start(
+                commands.argv(requirement),
+                env=commands.environment | own,
+                stdout_log=log,
+                stderr_log=log,
+                cwd=commands.base,
+            ) as process,
+        ):
             deadline_s = started_s + requirement.limit_s
             is_timed_out = is_too_long = False
             while process.is_alive and not is_timed_out and not is_too_long:
                 time.sleep(_POLL_S)
                 is_timed_out = time.monotonic() >= deadline_s
-                is_too_long = log.stat().st_size > MAX_OUTPUT_BYTES
+                is_too_long = os.fstat(written.fileno()).st_size > MAX_OUTPUT_BYTES
             ended = process.stop(0)
-        is_too_long = is_too_long or log.stat().st_size > MAX_OUTPUT_BYTES
-        with log.open("rb") as file:
-            output = file.read(MAX_OUTPUT_BYTES)
+            is_too_long = is_too_long or os.fstat(written.fileno()).st_size > MAX_OUTPUT_BYTES
+            output = written.read(MAX_OUTPUT_BYTES)
     spent_ms = round((time.monotonic() - started_s) * 1000)
     row = _ended(
         exit_code=ended.code,

@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.arms import resolve_arm
 from engine.identity import mapped_files, mapping_problems
-from engine.process import Address, EngineProcess
+from engine.process import Address, EngineProcess, cut_after
 from harness.api_key import engine_environment, request_headers
 from harness.checks.context import CheckContext
 from harness.load import script_of
@@ -23,6 +23,8 @@ from protocols.errors import EngineError
 STOP_GRACE_S = 5.0
 NO_ANSWER = 0
 """Stands for the status of an exchange without one."""
+MAX_ANSWER_BYTES = 64 << 20
+"""Longest answer that is read; 262,144 ids take 2 MB."""
 
 
 class ArmServer:
@@ -42,11 +44,14 @@ class ArmServer:
         connection = http.client.HTTPConnection(*self._address, timeout=self._timeout_s)
         try:
             headers = {"Content-Type": "application/json", **request_headers()}
-            connection.request("GET" if body is None else "POST", route, body, headers)
-            answer = connection.getresponse()
-            return {"name": name, "status": answer.status, "body": answer.read().decode("utf-8", "replace")}
+            with cut_after(connection, self._timeout_s):
+                connection.request("GET" if body is None else "POST", route, body, headers)
+                answer = connection.getresponse()
+                text = _whole(answer).decode("utf-8", "replace")
         except (OSError, http.client.HTTPException) as error:
             return {"name": name, "status": NO_ANSWER, "body": f"no answer: {type(error).__name__} {error}"}
+        else:
+            return {"name": name, "status": answer.status, "body": text}
         finally:
             connection.close()
 
@@ -65,6 +70,18 @@ class ArmServer:
         for thread in threads:
             thread.join()
         return found
+
+
+def _whole(answer: http.client.HTTPResponse) -> bytes:
+    """Read a body in pieces: a length that is a lie reserves no memory. HTTPException where it is cut or too long."""
+    data = bytearray()
+    while piece := answer.read(1 << 20):
+        data += piece
+        if len(data) > MAX_ANSWER_BYTES:
+            raise http.client.HTTPException(f"more than {MAX_ANSWER_BYTES} bytes")
+    if answer.length:
+        raise http.client.IncompleteRead(bytes(data), answer.length)
+    return bytes(data)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from harness.engines import (
 from harness.options import Settings, command
 from harness.transfer import SUFFIX, Transfer, check_archive, pack_build, unpack_build
 from protocols.errors import AssayError, HostError
+from protocols.paths import read_given
 from recorder.receipts import record_receipt
 from recorder.store import Store
 
@@ -183,7 +184,7 @@ def perplexity_command(
 ) -> int:
     """Print the perplexity of a text under a model: exp of the mean negative log-likelihood of the next tokens."""
     try:
-        content = text.read_bytes()
+        content = read_given(text)
     except OSError as error:
         raise HostError(f"the text cannot be read: {error.strerror}", where=str(text)) from None
     build = find_build(folder, settings.console.say)

@@ -103,6 +103,7 @@ def _write(settings: Settings, protocol: str, arm: Arm, out: Path, *, record: bo
         raise HostError(
             "the file exists already", where=str(out), hint="references are not overwritten: name a new file"
         )
+    _probe(settings, out, record=record)
     with hold_host(settings.store):
         try:
             made, smoked = make_reference(protocol, arm, log=settings.console.say)
@@ -111,17 +112,40 @@ def _write(settings: Settings, protocol: str, arm: Arm, out: Path, *, record: bo
                 _record(settings, {"action": "write", "error": str(error), "where": error.where}, {})
             raise
     data = made.file_bytes()
-    try:
-        with out.open("xb") as file:
-            file.write(data)
-    except OSError as error:
-        raise HostError(f"the reference cannot be written: {error.strerror}", where=str(out)) from None
-    value = {"file": str(out), "sha256": sha256_hex(data), "cases": [one.id for one in made.cases]}
+    value: dict[str, Any] = {"file": str(out), "sha256": sha256_hex(data), "cases": [one.id for one in made.cases]}
+    problem = _written(out, data)
     if record:
+        value |= {} if problem is None else {"error": str(problem)}
         _record(settings, {"action": "write", **value}, {"reference.json": data, **_attached(smoked)})
+    if problem is not None:
+        raise problem
     lines = (f"{out}: {len(made.cases)} prompts, {len(made.files)} files of the engine", f"sha256: {value['sha256']}")
     settings.console.result(value, lambda console: console.show(*lines))
     return EXIT_OK
+
+
+def _probe(settings: Settings, out: Path, *, record: bool) -> None:
+    """Refuse before an engine is started what could not be kept afterwards."""
+    if (problem := _written(out, b"")) is not None:
+        raise problem
+    out.unlink()
+    if record:
+        Store.open(settings.store, create=True).close()
+
+
+def _written(out: Path, data: bytes) -> HostError | None:
+    """Write a new file, or leave none and return why."""
+    try:
+        with out.open("xb") as file:
+            try:
+                file.write(data)
+                file.flush()
+            except OSError:
+                out.unlink()
+                raise
+    except OSError as error:
+        return HostError(f"the reference cannot be written: {error.strerror}", where=str(out))
+    return None
 
 
 def _found_engine(
@@ -166,6 +190,8 @@ def _check(
 ) -> int:
     prompts = [SmokePrompt(one.id, one.prompt, one.prompt_tokens, len(one.reply_tokens)) for one in wanted.cases]
     settings.console.say(f"asking {len(prompts)} prompts of {wanted.protocol}, {wanted.arm}")
+    if record:
+        Store.open(settings.store, create=True).close()  # what cannot be kept afterwards is refused before
     with hold_host(settings.store):
         smoked = smoke(
             engine,

@@ -31,6 +31,7 @@ from protocols.decision import LossRule
 from protocols.errors import ProtocolError
 from protocols.load import find_protocol, load_protocol
 from protocols.loose_rates import judge_rates, parse_rates
+from protocols.paths import read_given
 from protocols.plan import POWER
 from protocols.schedule import LOADS_PER_BLOCK
 from protocols.schema import BlocksSchedule
@@ -42,7 +43,7 @@ from reports.loose import loose_document, loose_lines
 from reports.request_view import NOTE, view_requests
 
 FILE = click.Path(path_type=Path, dir_okay=False)
-ALPHA = click.FloatRange(0.0001, 0.25)
+ALPHA = FiniteRange(0.0001, 0.25)
 PERCENT = FiniteRange(min=0, max=100, min_open=True, max_open=True)
 
 
@@ -50,9 +51,7 @@ PERCENT = FiniteRange(min=0, max=100, min_open=True, max_open=True)
 @click.argument("file", type=FILE)
 @click.option("--margin", type=PERCENT, required=True, help="Loss in percent that is just not acceptable.")
 @click.option("--alpha", type=ALPHA, default=0.05, show_default=True, help="Level of each bound.")
-@click.option(
-    "--max-gap", type=click.FloatRange(0, 100), default=3.0, show_default=True, help="Legacy limit in points."
-)
+@click.option("--max-gap", type=FiniteRange(0, 100), default=3.0, show_default=True, help="Legacy limit in points.")
 @click.option("--equivalence", is_flag=True, help="Refuse a gain of the margin or more as well.")
 @click.option("--noise-pct", type=PERCENT, help="Noise of a load from A/A loads of this host, for three or four loads.")
 @click.option("--noise-df", type=click.IntRange(min=1), help="Degrees of freedom of --noise-pct.")
@@ -74,7 +73,7 @@ def stats(
     if (noise_pct is None) != (noise_df is None):
         raise ProtocolError("--noise-pct and --noise-df belong together", hint="give both, from `assay calibrate`")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_given(file).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ProtocolError(f"the file cannot be read: {error}", where=str(file)) from error
     rule = LossRule(margin=margin / 100, alpha=alpha, equivalence=equivalence)
@@ -165,7 +164,7 @@ def _numbers(text: str | None, blocks: int) -> tuple[int, ...]:
 @click.argument("protocol")
 @click.option("--noise-pct", type=PERCENT, help="Noise of one load.  [default: calibrated here, else a guess]")
 @click.option(
-    "--power", type=click.FloatRange(0.5, 0.999), default=POWER, show_default=True, help="Wanted chance of a PASS."
+    "--power", type=FiniteRange(0.5, 0.999), default=POWER, show_default=True, help="Wanted chance of a PASS."
 )
 def plan(settings: Settings, *, protocol: str, noise_pct: float | None, power: float) -> int:
     """Say before anything runs: the loads, how long they take, what the design can decide, and the cheapest that does.

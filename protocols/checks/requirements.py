@@ -28,6 +28,8 @@ PLACEHOLDERS: Final = ("{folder}", "{model}", "{here}")
 """The arm's build folder or the folder of its server, the model file, and the protocol's folder."""
 PLACEHOLDER: Final = re.compile(r"\{[a-z_]+\}")
 _NUMBER: Final = re.compile(r"\s*([-+]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][-+]?[0-9]{1,4})?)")
+_GOES_ON: Final = re.compile(r"[^\W_]|[.,_'\u00a0\u2009\u202f][0-9]")
+"""What shows that a number was cut: a letter, or a mark with a digit behind it, as in 1,234 or 1.2.3."""
 
 Word = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
 
@@ -154,7 +156,7 @@ def _number(after: str, output: bytes) -> tuple[str | None, Decimal | None]:
     """Return the number behind the last place of a text, as it stands and exactly; None where none stands there."""
     _, found, behind = output.decode("utf-8", "replace").rpartition(after)
     match = _NUMBER.match(behind) if found else None
-    if match is None or behind[match.end() : match.end() + 1].isalnum():
+    if match is None or _GOES_ON.match(behind, match.end()):
         return None, None
     try:
         return match[1], Decimal(match[1])

@@ -87,6 +87,45 @@ def test_an_unexpected_error_is_one_block_and_a_file_with_the_traceback(
         world.run("--debug", "run", "served-pair", "--store", world.store)
 
 
+@pytest.mark.parametrize(
+    "words", [("audit",), ("key", "trust"), ("review", "--agree", "--by", "a", "--statement", "b")]
+)
+def test_a_name_that_no_file_can_have_is_a_usage_error(world: Any, words: tuple[str, ...]) -> None:
+    ended = world.run(*words, "x" * 300)
+    assert "this should not have happened" not in ended.err
+    assert ended.code in {2, 6}
+
+
+def test_what_the_system_refuses_is_named_with_its_file(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import harness.commands.campaigns as campaigns
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "/some/file")
+
+    monkeypatch.setattr(campaigns, "find_protocol", refuse)
+    ended = world.run("run", "served-pair", "--store", world.store, "--json")
+    assert ended.code == 5
+    error = ended.json()["error"]
+    assert (error["message"], error["where"]) == ("the system refuses it: Permission denied", "/some/file")
+
+
+@pytest.mark.parametrize("option", ["--alpha", "--max-gap"])
+def test_a_level_that_is_no_number_is_refused(world: Any, option: str) -> None:
+    (world.root / "rates.csv").write_text("load,arm,rate\nA1,A,40\nC1,C,41\n")
+    assert world.run("stats", "rates.csv", "--margin", "2", option, "nan").code == 2
+    assert world.run("plan", "served-pair", "--power", "nan").code == 2
+
+
+@pytest.mark.parametrize(("closed", "code"), [("<&-", 0), (">&-", 5), ("2>&-", 0), ("<&- >&- 2>&-", 5)])
+def test_a_closed_stream_is_no_verdict(world: Any, closed: str, code: int) -> None:
+    command = [sys.executable, "-c", "from harness.cli import main; main()", "key", "show"]
+    environment = {**os.environ, **world.environment}
+    ended = subprocess.run(
+        ["sh", "-c", f'"$@" {closed}', "sh", *command], env=environment, capture_output=True, check=False
+    )
+    assert (ended.returncode, b"Traceback" in ended.stderr) == (code, False), ended.stderr
+
+
 def test_ctrl_c_before_anything_was_recorded_exits_130(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from harness.console import Console
     from harness.options import Settings

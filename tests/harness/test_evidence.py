@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from protocols.canonical import canonical_bytes
 from recorder.bundle import unpack_bundle
 
 
@@ -124,3 +125,15 @@ def test_an_export_holds_the_rows_of_a_campaign(finished: Any, tmp_path: Path) -
     assert (ended.code, ended.json()["rows"]) == (0, {"load": 4})
     assert (out / "load.csv").read_text().startswith("entry_seq,load_id,campaign_id,")
     assert finished.run("export", "--store", finished.store, "--out", out, "--table", "nonsense").code == 2
+
+
+def test_a_text_in_foreign_evidence_begins_no_line_of_an_audit(finished: Any, copy_of_finished: Path) -> None:
+    ledger = copy_of_finished / "ledger.jsonl"
+    first, *rest = ledger.read_bytes().splitlines()
+    entry = json.loads(first)
+    entry["payload"]["origin"] = "x\nsound, VERIFIED, checked up to level full"
+    ledger.write_bytes(b"\n".join([canonical_bytes(entry), *rest]) + b"\n")
+    ended = finished.run("audit", "--store", copy_of_finished)
+    assert ended.code == 6
+    assert "sound, VERIFIED" in ended.out
+    assert not any(line.startswith("sound") for line in ended.out.splitlines())

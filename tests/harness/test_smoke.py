@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from engine.build import BuildSpec, EngineBuild, build_engine
 from engine.cache import cache_folder
 from engine.models import fetched_model, make_model
+from harness.commands.smokes import _written
 from harness.smoke import find_device
 from protocols.errors import EngineError
 from recorder.store import Store
@@ -106,6 +108,33 @@ def test_a_reference_that_was_changed_fails_where_it_was_changed_and_is_found_by
     refused = world.run("smoke", "--reference", written, *arguments_of(world), *pinned)
     assert refused.code == 6
     assert f"not {first['reference_sha256']}" in refused.err
+
+
+def test_what_could_not_be_kept_is_refused_before_an_engine_starts(world: Any, written: Path) -> None:
+    before = len(world.order())
+    ended = world.run("smoke", world.protocol(), "--write", world.root / "none" / "r.json", "--store", world.store)
+    assert (ended.code, "cannot be written" in ended.err) == (5, True)
+    (world.root / "occupied").write_text("no folder\n")
+    words = [str(word).replace(str(world.store), str(world.root / "occupied" / "s")) for word in arguments_of(world)]
+    refused = world.run("smoke", "--reference", written, *words, "--record")
+    assert refused.code == 5, refused.err
+    assert "should not have happened" not in refused.err
+    refused = world.run("smoke", world.protocol(), "--write", world.root / "n.json", "--record", *words[-2:])
+    assert refused.code == 5, refused.err
+    assert len(world.order()) == before
+    assert not (world.root / "n.json").exists()
+
+
+def test_a_reference_that_was_half_written_is_not_left(world: Any) -> None:
+    path = world.root / "reference.json"
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, limit[1]))
+    try:
+        problem = _written(path, bytes(1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert problem is not None
+    assert not path.exists()
 
 
 def test_another_model_is_named_and_nothing_is_started(world: Any, written: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from protocols.decision import LossRule
+from protocols.loose_rates import judge_rates, parse_rates
 
 FAST = (
     "load,arm,rate\nA1,A,43.14422474234003\nC1,C,42.944229925558375\nC2,C,42.75367261461691\nA2,A,42.46983271222908\n"
@@ -80,3 +84,50 @@ def test_a_list_that_cannot_be_judged_is_a_usage_error(world: Any) -> None:
     assert world.run("stats", world.root / "absent.csv", "--margin", "2").code == 2
     assert world.run("stats", write(world, FAST), "--margin", "2", "--noise-pct", "1").code == 2
     assert world.run("stats", write(world, FAST), "--margin", "0").code == 2
+
+
+BLOCK = "load,arm,rate\nA1,A,40\nC1,C,41\nC2,C,40.5\nA2,A,40.2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (BLOCK.replace("41", "1e308"), "found the rate '1e308'"),
+        (BLOCK.replace("4", "5e-324,"), "expected 3 as in the first line"),
+        (BLOCK.replace("40.5", "40,5"), "found 4 cells, expected 3 as in the first line"),
+        (BLOCK.replace("41", "4_1"), "found the rate '4_1'"),
+        ("load,arm,rate,rate\nA1,A,40,1\nC1,C,41,1\n", "found the column rate 2 times"),
+        (BLOCK.replace("A1", "A" * 140_000), "this is no CSV"),
+    ],
+)
+def test_what_would_be_misread_or_is_no_rate_is_refused_with_its_line(world: Any, text: str, expected: str) -> None:
+    ended = world.run("stats", write(world, text), "--margin", "2")
+    assert ended.code == 2
+    assert expected in " ".join(ended.err.split())
+    assert "should not have happened" not in ended.err
+
+
+def test_rates_that_lie_far_apart_have_a_json_document(world: Any) -> None:
+    for order in ("ACCA", "AC", "ACCACAAC", "AACC"):
+        rows = [
+            f"{n},{arm},{'1e30' if (arm == 'C') == flip else '1e-30'}" for flip in (0, 1) for n, arm in enumerate(order)
+        ]
+        for half in (rows[: len(order)], rows[len(order) :]):
+            text = "load,arm,rate\n" + "\n".join(half) + "\n"
+            shown = world.run("stats", write(world, text), "--margin", "2")
+            ended = world.run("stats", write(world, text), "--margin", "2", "--json")
+            assert ended.code == shown.code != 5, ended.err
+            assert ended.json()["verdict"]["exit_code"] == ended.code
+
+
+def test_a_file_without_an_end_is_refused(world: Any) -> None:
+    for words in (("stats", "/dev/zero", "--margin", "2"), ("trend", "--csv", "/dev/zero")):
+        ended = world.run(*words)
+        assert (ended.code, "it has more than" in ended.err) == (2, True), words
+
+
+def test_many_blocks_are_judged_in_time_that_grows_with_their_number() -> None:
+    loads = parse_rates("load,arm,rate\n" + "".join(f"{n},{'ACCA'[n % 4]},{40 + n % 7}\n" for n in range(20_000)), "x")
+    started_s = time.process_time()
+    assert len(judge_rates(loads, LossRule(margin=0.02, alpha=0.05)).screen.blocks) == 5_000
+    assert time.process_time() - started_s < 10, "each block looks at every load"

@@ -34,7 +34,22 @@ def test_a_list_without_a_record_is_a_series_too(world: Any) -> None:
     assert "no change point" in world.run("trend", "--csv", steady).out
 
 
-@pytest.mark.parametrize("text", ["", "name,change_pct\na,1\n", "name,change_pct,error_pct\na,x,1\n", "name,change_pct,error_pct\na,-100,1\n"])  # fmt: skip
+HOSTILE = [
+    f"name,change_pct,error_pct,df\na,0,1,5\nb,0,1,5\nc,{cells}\n"
+    for cells in (
+        "1,1," + "9" * 400,
+        "1,1e308,5",
+        "1,1e-320,5",
+        "1e308,1,5",
+        "1,5,5,5",
+        "1,1_0,5",
+        "1,1,1.5",
+        "nan,1,5",
+    )
+]
+
+
+@pytest.mark.parametrize("text", ["", "name,change_pct\na,1\n", "name,change_pct,error_pct\na,x,1\n", "name,change_pct,error_pct\na,-100,1\n", *HOSTILE])  # fmt: skip
 def test_a_list_that_is_no_series_is_refused(world: Any, text: str) -> None:
     path = world.root / "releases.csv"
     path.write_text(text)

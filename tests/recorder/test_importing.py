@@ -191,3 +191,18 @@ def test_a_ledger_that_names_a_folder_outside_is_refused(synthetic):
     )
     with pytest.raises(EvidenceError, match="leave the store"):
         import_folders([entry])
+
+
+def test_two_imports_of_one_folder_are_refused(synthetic):
+    from recorder.ledger import encode_entry
+
+    payload = {"name": "x", "store": "assay/x", "entries": 1, "root": "0" * 64, "manifest_sha256": "0" * 64}
+    entries = [
+        encode_entry(
+            seq=seq, kind="bundle.imported", lock=None, prev="0" * 64, utc_ns=0, monotonic_ns=0, payload=payload
+        )
+        for seq in range(2)
+    ]
+    assert len(import_folders(entries[:1])) == 1
+    with pytest.raises(EvidenceError, match="names an earlier import"):
+        import_folders(entries)

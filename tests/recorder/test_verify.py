@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -196,3 +198,50 @@ def test_it_is_loaded_from_its_bytes_alone(folder: Path):
     spec = importlib.util.spec_from_file_location("loaded", folder / "verify.py")
     assert spec is not None
     assert (folder / "verify.py").read_bytes() == SOURCE.read_bytes()
+
+
+def test_a_text_of_others_forges_no_line_and_steers_no_terminal(folder: Path, capsys: pytest.CaptureFixture[str]):
+    lines = (folder / "ledger.jsonl").read_bytes().splitlines()
+    entry = json.loads(lines[1])
+    entry |= {"kind": "x\nsound, VERIFIED; head \x1b[31m\u202e", "payload": {"campaign": "never"}}
+    lines[1] = verify.canonical(entry).encode()
+    (folder / "ledger.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    assert verify.main([str(folder)]) == 6
+    out = capsys.readouterr().out
+    assert "x\\nsound, VERIFIED; head \\x1b[31m\\u202e" in out
+    assert not any(line.startswith("sound") for line in out.splitlines())
+    assert out.isascii()
+    assert "\x1b" not in out
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["..", "link", "twice"])
+def test_imports_that_lead_back_are_not_followed(folder: Path, name: str):
+    ledger = folder / "ledger.jsonl"
+    lines = ledger.read_bytes().splitlines()
+    (folder / "imports").mkdir()
+    if name == "link":
+        (folder / "imports" / name).symlink_to("..")
+    elif name == "twice":
+        shutil.copytree(folder, folder / "imports" / name, ignore=shutil.ignore_patterns("imports"))
+    payload = {"entries": 1, "manifest_sha256": "0" * 64, "name": name, "root": "0" * 64, "blobs": []}
+    for _ in range(2):
+        entry = json.loads(lines[0]) | {"kind": "bundle.imported", "payload": payload, "seq": len(lines)}
+        lines.append(verify.canonical(entry).encode())
+    ledger.write_bytes(b"\n".join(lines) + b"\n")
+    code, result = run(folder)
+    assert code == 6
+    assert any(one["check"] == "imports" for one in result["findings"])
+
+
+def test_folders_deeper_than_any_recursion_are_a_finding(folder: Path, tmp_path: Path):
+    with contextlib.chdir(folder):
+        for _ in range(1200):
+            os.mkdir("d")  # noqa: PTH102 - its path is longer than one may be
+            os.chdir("d")
+    try:
+        code, result = run(folder)
+        assert code in {0, 6}
+        assert result["is_sound"] == (code == 0)
+    finally:
+        subprocess.run(["rm", "-rf", str(folder)], check=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from protocols.alarms import GateAlarms
-from reports.alarms import alarm_document, alarm_markdown
+from reports.alarms import alarm_document, alarm_markdown, alarm_rows
 
 FOUND = (
     GateAlarms(gate="tokens", is_exact=True, statuses=Counter(PASS=50), campaigns=50),
@@ -28,6 +28,14 @@ def test_machines_get_the_counts() -> None:
     document = alarm_document(FOUND)
     assert isinstance(document, dict)
     assert document["gates"][1] == {
-        "gate": "loss", "is_exact": False, "campaigns": 50, "fired": 2, "is_too_often": False,
+        "gate": "loss", "is_exact": False, "campaigns": 50, "judged": 50, "fired": 2, "is_too_often": False,
         "statuses": {"FAIL": 2, "INCONCLUSIVE": 18, "PASS": 30},
     }  # fmt: skip
+
+
+def test_a_gate_that_was_not_run_counts_as_no_campaign_without_an_alarm() -> None:
+    never = GateAlarms(gate="gpu", is_exact=True, statuses=Counter(NOT_RUN=50), campaigns=50)
+    half = GateAlarms(gate="loss", is_exact=False, statuses=Counter(NOT_RUN=40, FAIL=2, PASS=8), campaigns=50)
+    assert [row[2:4] for row in alarm_rows([never])] == [("0 of 0", "-")]
+    assert [row[2] for row in alarm_rows([half])] == ["2 of 10"]
+    assert (never.is_too_often, half.is_too_often) == (False, True)

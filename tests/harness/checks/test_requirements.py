@@ -24,6 +24,9 @@ SCRIPTS = {
     "environment.sh": "echo canary=$CANARY own=$OWN",
     "spoil.sh": "echo '#!/bin/sh' > spoiled.sh",
     "spoiled.sh": "exit 0",
+    "daemon.sh": "setsid sh -c 'setsid sleep 100 & echo $! > daemon; wait' > /dev/null 2>&1 & sleep 0.5",
+    "unlink.sh": "rm $(readlink /proc/$$/fd/1); echo ppl: 17.5; sleep 0.2",
+    "thousands.sh": "echo ppl: 1,234",
 }
 
 
@@ -135,6 +138,23 @@ def test_a_smoke_can_be_required_of_an_arm_within_the_campaign_that_holds_the_ho
     (lock,) = world.store.glob("campaigns/*/lock.json")
     locked = json.loads(lock.read_text())["requirements"][0]["files"]
     assert {"reference.json", "fake_engine.py"} <= {file["name"] for file in locked}
+
+
+def test_what_a_program_leaves_or_removes_harms_nobody(world: Any) -> None:
+    path = requirements(
+        world,
+        "id: daemon, run: [./daemon.sh], limit_s: 20",
+        'id: unlink, run: [./unlink.sh], limit_s: 20, number: {after: "ppl:", most: "18"}',
+        'id: thousands, run: [./thousands.sh], limit_s: 20, number: {after: "ppl:", most: "18"}',
+    )
+    rows, outputs = outcome(world, path)
+    assert rows == {
+        "daemon": ("PASS", "exit code 0"),
+        "unlink": ("PASS", "ppl: 17.5"),
+        "thousands": ("FAIL", 'the output has no number behind "ppl:"'),
+    }
+    assert outputs["unlink"] == b"ppl: 17.5\n"
+    assert not Path(f"/proc/{int((world.root / 'daemon').read_text())}").exists(), "it runs beside the loads"
 
 
 def test_programs_and_files_stand_in_the_lock_and_a_changed_one_stops_a_resumed_campaign(world: Any) -> None:
