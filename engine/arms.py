@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from engine.build import BuildSpec, EngineBuild, build_engine, open_build
 from engine.cache import Log
-from engine.identity import BuildIdentity, identify_build, identify_executable
+from engine.identity import BuildIdentity, identify_build, identify_executable, with_libraries
 from engine.process import PORT_MARK, Address, Readiness
 from protocols.errors import EngineError
 from protocols.schema import Arm, BundledEngine, FolderEngine, LlamaServerEngine, OpenAIEngine, Settings
@@ -127,9 +127,9 @@ def identify_arm(arm: Arm, build: EngineBuild | None, *, base: Path) -> BuildIde
     Raises EngineError when a file cannot be read.
     """
     if build is not None:
-        return identify_build(build.folder)
+        return with_libraries(identify_build(build.folder), build.folder, arm.environment)
     if isinstance(arm.engine, LlamaServerEngine):
-        return identify_executable(_below(base, arm.engine.path))
+        return identify_executable(_below(base, arm.engine.path), arm.environment)
     return BuildIdentity(files=())
 
 
