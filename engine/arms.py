@@ -82,7 +82,7 @@ def prepare_build(
 def resolve_arm(
     arm: Arm,
     settings: Settings,
-    model_path: Path,
+    model_path: Path | None,
     build: EngineBuild | None,
     *,
     base: Path,
@@ -90,11 +90,13 @@ def resolve_arm(
 ) -> ResolvedArm:
     """Say how `arm` is started with `settings`; `environment` is the runner's (the process's own by default).
 
-    Raises EngineError when the build is missing, or the engine cannot do what the settings ask.
+    Raises EngineError when the build or the model is missing, or the engine cannot do what the settings ask.
     """
     engine = arm.engine
     if isinstance(engine, OpenAIEngine):
         return _resolve_endpoint(engine)
+    if model_path is None:
+        raise EngineError(f"an arm of kind {engine.kind} needs a model file")
     ambient = os.environ if environment is None else environment
     whole = {name: ambient[name] for name in PASSED_VARIABLES if name in ambient}
     whole |= {"LC_ALL": "C.UTF-8"} | dict(arm.environment)

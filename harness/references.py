@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from engine.build import LIBRARY
 from engine.faults import known_faults
 from engine.identity import identify_executable, identify_file
 from engine.models import known_models
@@ -58,8 +59,11 @@ def _engines(protocol: Protocol, base: Path) -> Iterator[Finding]:
                 if not is_file(_below(base, engine.path) / RECEIPT):
                     yield _missing((*place, "path"), "build (a folder with receipt.json)", engine.path)
             case LlamaServerEngine():
-                if not is_file(_below(base, engine.path)):
+                server = _below(base, engine.path)
+                if not is_file(server):
                     yield _missing((*place, "path"), "server", engine.path)
+                elif _is_bundled_server(server):
+                    yield _bundled(place, engine.path, server)
             case _:
                 pass
 
@@ -114,6 +118,22 @@ def _hashes(file: Path, environment: Mapping[str, str]) -> set[str]:
     if file.name != RECEIPT:
         return {one.sha256 for one in identify_executable(file, environment).files}
     return {identify_file(one).sha256 for one in file.parent.glob("*/*") if one.is_file()}
+
+
+def _is_bundled_server(server: Path) -> bool:
+    """Whether a program is the server of a build of ours, by the library that it is linked with."""
+    try:
+        return Path(LIBRARY).name in identify_file(server).needed
+    except EngineError:
+        return False
+
+
+def _bundled(place: tuple[str | int, ...], name: str, server: Path) -> Finding:
+    folder = server.resolve().parent.parent
+    is_build = is_file(folder / RECEIPT)
+    message = f"{name} is the bundled engine's server, which belongs to kind: folder and has flags of its own"
+    hint = f"write {{kind: folder, path: {folder}}}" if is_build else "name the folder that `assay engine build` made"
+    return Finding(path=(*place, "kind"), message=message, hint=hint)
 
 
 def _missing(path: tuple[str | int, ...], what: str, name: str) -> Finding:

@@ -47,6 +47,22 @@ def test_a_broken_engine_ends_its_load_as_partial_and_the_campaign_can_go_on(wor
     assert world.run("audit", "--store", world.store).code == 0
 
 
+def test_an_engine_that_ends_at_its_start_is_to_be_corrected_and_not_resumed(world: Any) -> None:
+    path = world.protocol(candidate=["--fault", "not-start"], schedule=ONE_ARM_LATER, limits=SHORT)
+    ended = world.run("run", path, "--store", world.store)
+    assert ended.code == 5
+    assert "assay resume" not in ended.err + ended.out
+    assert "Correct the engine or its arguments, then run again" in ended.err
+    listed = world.run("list", "--store", world.store)
+    assert "candidate does not start" in listed.out
+    assert world.run("list", "--store", world.store, "--json").json()[0]["arms_that_do_not_start"] == ["candidate"]
+    steps = [
+        one for one in world.run("report", "--store", world.store, "--json").json()["claims"] if one["kind"] == "next"
+    ]
+    assert steps
+    assert not any("resume" in one["text"].replace("resumed", "") for one in steps)
+
+
 WRONG = {
     "wrong-tokens": ("tokens", "differs from A1 at token 12"),
     "wrong-counts": ("complete", "has 33 prompt tokens, stated are 32"),

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from engine.build import installed_build
+from protocols.errors import EngineError
+
 
 def refusal(world: Any, path: Path) -> str:
     ended = world.run("plan", path)
@@ -102,3 +105,21 @@ def test_two_servers_that_differ_only_in_a_library_are_two_engines(world: Any) -
     assert world.run("plan", path).code == 0
     shutil.copy2(world.root / "baseline/lib/libllama.so.0", world.root / "candidate/lib/libllama.so.0")
     assert "llama-server is the baseline's under another name" in refusal(world, path)
+
+
+def test_the_bundled_server_under_the_wrong_kind_is_refused_with_its_folder(world: Any) -> None:
+    try:
+        build = installed_build()
+    except EngineError as error:
+        pytest.skip(f"NOT_RUN: {error}")
+    path = world.protocol()
+    copied = Path(shutil.copytree(build.folder, world.root / "build"))
+    renamed = copied / "bin" / "my-server"
+    (copied / "bin" / "engine-server").rename(renamed)
+    with_engine(path, "candidate", "kind: llama-server, path: build/bin/my-server")
+    found = refusal(world, path)
+    assert "build/bin/my-server is the bundled engine's server, which belongs to kind: folder" in found
+    assert f"{path.name}:10: arms.candidate.engine.kind" in found
+    assert "name the folder that `assay engine build` made" in found
+    (copied / "receipt.json").write_text("{}")
+    assert f"write {{kind: folder, path: {copied}}}" in refusal(world, path)
