@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from engine.build import BuildSpec, EngineBuild, build_engine, open_build
 from engine.cache import Log
-from engine.identity import BuildIdentity, identify_build, identify_executable
+from engine.identity import BuildIdentity, identify_build, identify_executable, with_libraries
 from engine.process import PORT_MARK, Address, Readiness
 from protocols.errors import EngineError
 from protocols.schema import Arm, BundledEngine, FolderEngine, LlamaServerEngine, OpenAIEngine, Settings
@@ -82,7 +82,7 @@ def prepare_build(
 def resolve_arm(
     arm: Arm,
     settings: Settings,
-    model_path: Path,
+    model_path: Path | None,
     build: EngineBuild | None,
     *,
     base: Path,
@@ -90,11 +90,13 @@ def resolve_arm(
 ) -> ResolvedArm:
     """Say how `arm` is started with `settings`; `environment` is the runner's (the process's own by default).
 
-    Raises EngineError when the build is missing, or the engine cannot do what the settings ask.
+    Raises EngineError when the build or the model is missing, or the engine cannot do what the settings ask.
     """
     engine = arm.engine
     if isinstance(engine, OpenAIEngine):
         return _resolve_endpoint(engine)
+    if model_path is None:
+        raise EngineError(f"an arm of kind {engine.kind} needs a model file")
     ambient = os.environ if environment is None else environment
     whole = {name: ambient[name] for name in PASSED_VARIABLES if name in ambient}
     whole |= {"LC_ALL": "C.UTF-8"} | dict(arm.environment)
@@ -127,9 +129,9 @@ def identify_arm(arm: Arm, build: EngineBuild | None, *, base: Path) -> BuildIde
     Raises EngineError when a file cannot be read.
     """
     if build is not None:
-        return identify_build(build.folder)
+        return with_libraries(identify_build(build.folder), build.folder, arm.environment)
     if isinstance(arm.engine, LlamaServerEngine):
-        return identify_executable(_below(base, arm.engine.path))
+        return identify_executable(_below(base, arm.engine.path), arm.environment)
     return BuildIdentity(files=())
 
 

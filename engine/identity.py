@@ -6,24 +6,20 @@ import hashlib
 import os
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import NoteSection
-
+from engine.elf_file import read_elf
 from engine.gguf_header import GgufHeader, Value, load_header
+from engine.libraries import is_system, loaded_libraries
 from protocols import lock
 from protocols.errors import EngineError
 from protocols.paths import is_file
 
 RECEIPT_NAME: Final = "receipt.json"
-_ELF_MAGIC: Final = b"\x7fELF"
 # What decides how text becomes ids, in this order. Absent keys count as absent, so that two files
 # that differ only in whether they name a key have different hashes.
 _TOKENIZER_KEYS: Final = (
@@ -93,14 +89,6 @@ class ModelIdentity:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ElfFacts:
-    build_id: str | None = None
-    soname: str | None = None
-    needed: tuple[str, ...] = ()
-    search_path: str | None = None
-
-
 def identify_file(path: Path, *, name: str | None = None) -> FileIdentity:
     """Hash the file at `path` and read its ELF facts, if it is an ELF file.
 
@@ -132,23 +120,40 @@ def identify_build(folder: Path) -> BuildIdentity:
     return BuildIdentity(files=tuple(files))
 
 
-def identify_executable(path: Path) -> BuildIdentity:
-    """Identify a program that we did not build, with the shared libraries that lie beside it.
+def identify_executable(path: Path, environment: Mapping[str, str] | None = None) -> BuildIdentity:
+    """Identify a program that we did not build: itself, the libraries beside it, and every other that it will load.
 
+    Links are resolved, as the kernel names what a process maps. `environment` is the program's.
     Raises EngineError when it is missing or not executable.
     """
     if not is_file(path) or not os.access(path, os.X_OK):
         raise EngineError("there is no executable file", where=str(path), hint="correct the arm's `engine.path`")
-    beside = {library for library in path.parent.glob("*.so*") if library.is_file()} - {path}
-    return BuildIdentity(files=tuple(identify_file(file) for file in (path, *sorted(beside))))
+    program = path.resolve()
+    beside = {library for library in program.parent.glob("*.so*") if library.is_file()} - {program}
+    loaded = loaded_libraries([program], environment or {})
+    names = {program.name, *(library.name for library in loaded)}  # what is loaded counts, not a namesake beside it
+    files = (program, *sorted(library for library in beside if library.name not in names), *loaded)
+    return BuildIdentity(files=tuple(identify_file(file) for file in files))
+
+
+def with_libraries(build: BuildIdentity, folder: Path, environment: Mapping[str, str]) -> BuildIdentity:
+    """Add what the files of a build in `folder` load from outside of it and outside the system's folders.
+
+    Raises EngineError when a file cannot be read.
+    """
+    loaded = loaded_libraries([folder / file.name for file in build.files], environment)
+    root = folder.resolve()
+    outside = tuple(identify_file(library) for library in loaded if not library.is_relative_to(root))
+    return BuildIdentity(files=(*build.files, *outside))
 
 
 def mapping_problems(
-    locked: Iterable[FileIdentity | lock.FileIdentity], mapped: Iterable[FileIdentity]
+    locked: Iterable[FileIdentity | lock.FileIdentity], mapped: Iterable[FileIdentity], *, hosts: Iterable[Path] = ()
 ) -> tuple[str, ...]:
     """Say how the files that a process mapped differ from those that were locked; empty when they agree.
 
-    Only names that the lock knows are compared: the C library and its kind are recorded, not locked.
+    The C library and its kind, in the system's folders, are recorded and not locked; so is what an interpreter maps
+    from its own installation, the folders `hosts`. Any other file that was mapped must be a locked one.
     """
     expected = {Path(file.name).name: file.sha256 for file in locked}
     problems = []
@@ -159,6 +164,8 @@ def mapping_problems(
             seen.add(name)
             if file.sha256 != expected[name]:
                 problems.append(f"{name} was mapped with SHA-256 {file.sha256}, but {expected[name]} is locked")
+        elif not is_system(file.name) and not any(Path(file.name).is_relative_to(folder) for folder in hosts):
+            problems.append(f"{file.name} was mapped, and no file of that name is locked")
     if not seen:
         problems.append("the process mapped none of the locked files")
     return tuple(problems)
@@ -270,8 +277,7 @@ def _hash_once(path: str, _dev: int, _inode: int, _size: int, _mtime_ns: int, _c
     with Path(path).open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         size = file.tell()
-        file.seek(0)
-        facts = _elf_facts(file) if file.read(4) == _ELF_MAGIC else _ElfFacts()
+        facts = read_elf(file)
     return FileIdentity(
         name=path,
         bytes=size,
@@ -281,39 +287,6 @@ def _hash_once(path: str, _dev: int, _inode: int, _size: int, _mtime_ns: int, _c
         needed=facts.needed,
         search_path=facts.search_path,
     )
-
-
-def _elf_facts(file: BinaryIO) -> _ElfFacts:
-    """Facts of an ELF file; a damaged one has none, and its hash still names it."""
-    file.seek(0)
-    try:
-        elf = ELFFile(file)
-        build_id = None
-        tags: dict[str, list[str]] = {}
-        for section in elf.iter_sections():
-            if isinstance(section, NoteSection):
-                for note in section.iter_notes():
-                    # Types are numbered by each owner: a probe of SystemTap has the number of GNU's build-id.
-                    if note["n_name"] == "GNU" and note["n_type"] == "NT_GNU_BUILD_ID":
-                        build_id = str(note["n_desc"])
-            elif isinstance(section, DynamicSection):
-                for tag in section.iter_tags():
-                    _collect(tags, tag)
-    except (ELFError, struct.error, ValueError, KeyError, AttributeError, UnicodeDecodeError):
-        return _ElfFacts()
-    return _ElfFacts(
-        build_id=build_id,
-        soname=next(iter(tags.get("soname", ())), None),
-        needed=tuple(tags.get("needed", ())),
-        search_path=":".join((*tags.get("rpath", ()), *tags.get("runpath", ()))) or None,
-    )
-
-
-def _collect(tags: dict[str, list[str]], tag: object) -> None:
-    for name in ("needed", "soname", "rpath", "runpath"):
-        text = getattr(tag, name, None)
-        if isinstance(text, str):
-            tags.setdefault(name, []).append(text)
 
 
 def _encode(value: Value) -> bytes:

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
 from protocols.errors import EngineError
+from protocols.start_failures import ENDED_AT_START
 
 Readiness = Literal["line", "health"]
 PORT_MARK: Final = "{port}"
@@ -263,7 +264,7 @@ class EngineProcess:
                 if address is not None and not ended:
                     return address
                 if ended:
-                    raise self._failure(f"the engine ended before it was ready ({self._exit(forced=False).text()})")
+                    raise self._failure(f"{ENDED_AT_START} ({self._exit(forced=False).text()})")
                 if time.monotonic() >= deadline:
                     raise self._failure(f"the engine was not ready within {timeout_s:g} s")
                 time.sleep(pause)

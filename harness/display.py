@@ -66,6 +66,12 @@ def show_files(console: Console, store: Path, facts: Facts) -> None:
     console.show("", f"report: {folder / 'report.md'}", f"check it: assay audit --store {store}")
 
 
+def _without_verdict(one: CampaignSummary) -> str:
+    if one.arms_that_do_not_start:
+        return f"{' and '.join(one.arms_that_do_not_start)} does not start"
+    return "interrupted" if one.is_interrupted else "no verdict yet"
+
+
 def show_campaigns(console: Console, campaigns: list[CampaignSummary]) -> None:
     """Print the list of campaigns."""
     rows = [
@@ -74,7 +80,7 @@ def show_campaigns(console: Console, campaigns: list[CampaignSummary]) -> None:
             style.utc(one.locked_utc_ns),
             f"{one.complete_loads}/{one.places}",
             style.count(one.partial_loads),
-            one.verdict or ("interrupted" if one.is_interrupted else "no verdict yet"),
+            one.verdict or _without_verdict(one),
         )
         for one in campaigns
     ]

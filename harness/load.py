@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.identity import FileIdentity, identify_file, mapped_files, mapping_problems
+from engine.libraries import interpreter_folders
 from engine.process import EngineProcess, ExitRecord
 from harness.api_key import engine_environment
 from harness.made_up_gpu import MadeUpGpu
@@ -170,7 +171,10 @@ class _Load:
             mapped = (*mapped, script)
         listed = [asdict(file) for file in mapped]
         self._load.attach(name, (json.dumps(listed, indent=1, sort_keys=True) + "\n").encode())
-        problems = [*mapping_problems(self._arm.identity.files, mapped), *self._changed_system_files(mapped)]
+        resolved = self._arm.resolved
+        hosts = interpreter_folders(Path(resolved.argv[0]), resolved.environment)
+        locked = self._arm.identity.files
+        problems = [*mapping_problems(locked, mapped, hosts=hosts), *self._changed_system_files(mapped)]
         if problems:
             raise LoadBroken("INVALID", "the process does not run what is locked: " + "; ".join(problems))
 

@@ -25,11 +25,11 @@ from harness.references import check_references
 from harness.requirement_files import Commands, locked_requirements
 from protocols import lock as locks
 from protocols.canonical import canonical_bytes, sha256_hex
-from protocols.errors import ProtocolError
+from protocols.errors import EngineError
 from protocols.load import LoadedProtocol
 from protocols.measurements import ARMS, Arm
 from protocols.schedule import Position, expand_schedule, seed_commitment
-from protocols.schema import BundledEngine, LossGate, OpenAIEngine, Protocol
+from protocols.schema import BundledEngine, LossGate, ModelReference, Protocol
 from recorder.store import salted_text
 from recorder.telemetry.facts import host_facts
 
@@ -54,7 +54,8 @@ class Prepared:
     """Folder that relative paths of the protocol start at."""
     positions: tuple[Position, ...]
     arms: Mapping[Arm, PreparedArm]
-    model_path: Path
+    model_file: Path | None
+    """None where both arms are endpoints and the protocol states no model file."""
     lock: locks.Lock
     texts: Mapping[str, bytes]
 
@@ -62,6 +63,13 @@ class Prepared:
     def protocol(self) -> Protocol:
         """The protocol itself."""
         return self.loaded.protocol
+
+    @property
+    def model_path(self) -> Path:
+        """The model file, for who reads it. EngineError where there is none."""
+        if self.model_file is None:
+            raise EngineError("the protocol states no model file", hint="write model: {path: ...} into it")
+        return self.model_file
 
 
 def prepare(loaded: LoadedProtocol, *, base: Path, cache: Path, log: Log) -> Prepared:
@@ -71,12 +79,14 @@ def prepare(loaded: LoadedProtocol, *, base: Path, cache: Path, log: Log) -> Pre
     """
     protocol = loaded.protocol
     check_references(loaded, base)
-    model_path = resolve_model(protocol.model, base=base, cache=cache)
-    arms = {name: _prepare_arm(loaded, name, base=base, cache=cache, model_path=model_path, log=log) for name in ARMS}
-    log("identifying the model")
-    model = _lock_model(protocol, model_path, base)
+    is_stated = protocol.model != ModelReference()
+    model_file = resolve_model(protocol.model, base=base, cache=cache) if is_stated else None
+    arms = {name: _prepare_arm(loaded, name, base=base, cache=cache, model_file=model_file, log=log) for name in ARMS}
+    if model_file is not None:
+        log("identifying the model")
+    model = None if model_file is None else _lock_model(protocol, model_file, base)
     positions = expand_schedule(protocol.schedule)
-    texts = _texts(loaded, arms, model_path, base)
+    texts = _texts(loaded, arms, model_file, base)
     lock = locks.Lock(
         protocol_id=protocol.id,
         protocol_sha256=protocol.sha256(),
@@ -93,31 +103,29 @@ def prepare(loaded: LoadedProtocol, *, base: Path, cache: Path, log: Log) -> Pre
         ),
         looks=locks.locked_looks(protocol),
         versions=locks.judge_versions(assay_version()),
-        requirements=locked_requirements(protocol, _commands(arms, base, model_path)),
+        requirements=locked_requirements(protocol, _commands(arms, base, model_file)),
         text_blobs={name: sha256_hex(blob) for name, blob in texts.items()},
     )
     return Prepared(
-        loaded=loaded, base=base, positions=positions, arms=arms, model_path=model_path, lock=lock, texts=texts
+        loaded=loaded, base=base, positions=positions, arms=arms, model_file=model_file, lock=lock, texts=texts
     )
 
 
-def _commands(arms: Mapping[Arm, PreparedArm], base: Path, model_path: Path) -> dict[Arm, Commands]:
+def _commands(arms: Mapping[Arm, PreparedArm], base: Path, model_file: Path | None) -> dict[Arm, Commands]:
     return {
-        name: Commands(base=base, resolved=arm.resolved, build=arm.build, model_path=model_path)
+        name: Commands(base=base, resolved=arm.resolved, build=arm.build, model_path=model_file)
         for name, arm in arms.items()
-        if arm.resolved.argv
+        if arm.resolved.argv and model_file is not None
     }
 
 
 def _prepare_arm(
-    loaded: LoadedProtocol, name: Arm, *, base: Path, cache: Path, model_path: Path, log: Log
+    loaded: LoadedProtocol, name: Arm, *, base: Path, cache: Path, model_file: Path | None, log: Log
 ) -> PreparedArm:
     arm, settings = loaded.protocol.arm(name), loaded.protocol.settings_of(name)
     build = prepare_build(arm, name=name, base=base, cache=cache, log=log)
-    resolved = resolve_arm(arm, settings, model_path, build, base=base)
+    resolved = resolve_arm(arm, settings, model_file, build, base=base)
     engine = arm.engine
-    if isinstance(engine, OpenAIEngine):
-        _check_endpoint(loaded, name, engine, resolved.route_prefix)
     receipt = build.receipt if build else None
     identity = locks.ArmIdentity(
         kind=engine.kind,
@@ -132,18 +140,6 @@ def _prepare_arm(
     if isinstance(engine, BundledEngine) and identity.layout_salt != engine.layout_salt:
         raise AssertionError("a build was taken for another one")
     return PreparedArm(resolved=resolved, build=build, identity=identity)
-
-
-def _check_endpoint(loaded: LoadedProtocol, name: Arm, engine: OpenAIEngine, prefix: str) -> None:
-    """Refuse what would need another request than the frozen one: an address with a path, or another model name."""
-    where = f"arms.{name}.engine"
-    if prefix:
-        message = f"the address has the path {prefix}, and requests go to the workload's route exactly as it is written"
-        raise ProtocolError(message, where=f"{where}.url", hint="name an address that serves the route at its root")
-    for reference, body in sorted(loaded.requests.items()):
-        if json.loads(body).get("model") != engine.model:
-            message = f"{reference} does not name the model {engine.model}, and frozen requests are sent as they are"
-            raise ProtocolError(message, where=f"{where}.model", hint=f'write "model": "{engine.model}" into it')
 
 
 def _receipt_bytes(receipt: Mapping[str, Any]) -> bytes:
@@ -189,11 +185,13 @@ def _lock_gguf(model: FoundModel) -> locks.ModelIdentity:
     )
 
 
-def _texts(loaded: LoadedProtocol, arms: Mapping[Arm, PreparedArm], model_path: Path, base: Path) -> dict[str, bytes]:
+def _texts(
+    loaded: LoadedProtocol, arms: Mapping[Arm, PreparedArm], model_file: Path | None, base: Path
+) -> dict[str, bytes]:
     """Return what is free text, each as a salted blob: argv, environment, paths, host name, build receipts."""
     plain: dict[str, Any] = {
         "host": {"name": platform.node(), "boot_id": _boot_id(), "platform": platform.platform()},
-        "paths": {"protocol": str(loaded.path), "folder": str(base), "model": str(model_path)},
+        "paths": {"protocol": str(loaded.path), "folder": str(base), "model": str(model_file) if model_file else None},
     }
     for name, arm in arms.items():
         plain[f"argv.{name}"] = list(arm.resolved.argv)

@@ -6,12 +6,13 @@ Asked at plan time, before anything is built or downloaded. Each refusal stands 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from engine.build import LIBRARY
 from engine.faults import known_faults
-from engine.identity import identify_file
+from engine.identity import identify_executable, identify_file
 from engine.models import known_models
 from protocols.checks.requirements import PLACEHOLDER, RequirementsCheck
 from protocols.errors import EngineError
@@ -58,8 +59,11 @@ def _engines(protocol: Protocol, base: Path) -> Iterator[Finding]:
                 if not is_file(_below(base, engine.path) / RECEIPT):
                     yield _missing((*place, "path"), "build (a folder with receipt.json)", engine.path)
             case LlamaServerEngine():
-                if not is_file(_below(base, engine.path)):
+                server = _below(base, engine.path)
+                if not is_file(server):
                     yield _missing((*place, "path"), "server", engine.path)
+                elif _is_bundled_server(server):
+                    yield _bundled(place, engine.path, server)
             case _:
                 pass
 
@@ -91,11 +95,12 @@ def _same_file(protocol: Protocol, base: Path) -> Iterator[Finding]:
     arguments = [engine.arguments for engine in engines if isinstance(engine, LlamaServerEngine)]
     if len(set(arguments)) > 1 or not is_file(left) or not is_file(right):
         return
+    environment = protocol.arms.baseline.environment
     try:
-        is_same = all(a == b for a, b in zip(_hashes(left), _hashes(right), strict=False))
+        is_same = _hashes(left, environment) == _hashes(right, environment)
     except EngineError:
         return
-    if is_same and len(_hashes(left)) == len(_hashes(right)):
+    if is_same:
         message = f"{right.name} is the baseline's under another name: this compares an engine with itself"
         hint = "name the engine that is meant; for an A/A, write the same path in both arms"
         yield Finding(path=("arms", "candidate", "engine", "path"), message=message, hint=hint)
@@ -108,11 +113,27 @@ def _program(protocol: Protocol, name: Arm, base: Path) -> Path | None:
     return _below(base, engine.path) if isinstance(engine, LlamaServerEngine) else None
 
 
-def _hashes(file: Path) -> list[str]:
-    """Return the hashes of a server, or of the outputs of a build."""
-    folder = file.parent
-    files = sorted(one for one in folder.glob("*/*") if one.is_file()) if file.name == RECEIPT else [file]
-    return [identify_file(one).sha256 for one in files]
+def _hashes(file: Path, environment: Mapping[str, str]) -> set[str]:
+    """Return the hashes of a server and of everything that it loads, or of the outputs of a build."""
+    if file.name != RECEIPT:
+        return {one.sha256 for one in identify_executable(file, environment).files}
+    return {identify_file(one).sha256 for one in file.parent.glob("*/*") if one.is_file()}
+
+
+def _is_bundled_server(server: Path) -> bool:
+    """Whether a program is the server of a build of ours, by the library that it is linked with."""
+    try:
+        return Path(LIBRARY).name in identify_file(server).needed
+    except EngineError:
+        return False
+
+
+def _bundled(place: tuple[str | int, ...], name: str, server: Path) -> Finding:
+    folder = server.resolve().parent.parent
+    is_build = is_file(folder / RECEIPT)
+    message = f"{name} is the bundled engine's server, which belongs to kind: folder and has flags of its own"
+    hint = f"write {{kind: folder, path: {folder}}}" if is_build else "name the folder that `assay engine build` made"
+    return Finding(path=(*place, "kind"), message=message, hint=hint)
 
 
 def _missing(path: tuple[str | int, ...], what: str, name: str) -> Finding:

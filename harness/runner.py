@@ -168,7 +168,7 @@ def need_of(prepared: Prepared) -> Need:
     """Return what a prepared campaign will ask of the host."""
     return Need(
         threads=max(prepared.protocol.settings_of(arm).threads for arm in ARMS),
-        model_bytes=prepared.lock.model.model.bytes,
+        model_bytes=prepared.lock.model.model.bytes if prepared.lock.model else 0,
         load_disk_bytes=_load_disk_bytes(prepared),
         check_disk_bytes=_check_disk_bytes(prepared),
     )

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from engine.arms import ResolvedArm, identify_arm, resolve_arm
 from engine.build import EngineBuild, open_build
 from engine.identity import BuildIdentity, identify_model, mapped_files, mapping_problems
+from engine.libraries import interpreter_folders
 from engine.process import EngineProcess
 from harness.api_key import engine_environment
 from harness.checks.served import NO_ANSWER, ArmServer, greedy_body
@@ -204,7 +205,9 @@ class _Runner:
             return replace(asked, ready_ms=ready_ms, own_end=None if was_alive else ended.text(), stop_problem=forced)
 
     def _ask(self, process: EngineProcess, server: ArmServer) -> SmokeRun:
-        script = script_of(self._engine.resolved.argv)
+        resolved = self._engine.resolved
+        script = script_of(resolved.argv)
+        hosts = interpreter_folders(Path(resolved.argv[0]), resolved.environment)
         mapped = (*mapped_files(process.pid), *([script] if script else []))
         props = self._exchange(server.send("props", None, "/props"))
         prompts: dict[str, PromptIds] = {}
@@ -219,7 +222,7 @@ class _Runner:
                 body = greedy_body(ids or (), prompt.n_tokens, cache_prompt=False)
                 answers[name] = read_answer(self._exchange(server.ask(name, body)))
         return SmokeRun(
-            mapping_problems=mapping_problems(self._engine.identity.files, mapped),
+            mapping_problems=mapping_problems(self._engine.identity.files, mapped, hosts=hosts),
             context_tokens=_count(props, "default_generation_settings", "n_ctx"),
             slots=_count(props, "total_slots"),
             is_on_gpu=None if (held := _count(props, "memory_plan", "device_bytes")) is None else held > 0,

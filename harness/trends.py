@@ -53,7 +53,7 @@ def question_of(lock: Lock, protocol: Protocol, gate: LossGate) -> str:
         "baseline": {"kind": baseline.kind, "files": {file.name: file.sha256 for file in baseline.files}},
         "baseline_settings": dict(baseline.settings),
         "candidate_settings": dict(lock.arms["candidate"].settings),
-        "model": lock.model.model.sha256,
+        "model": lock.model_sha256(),
         "request": lock.requests[workload.request],
         "repeats": workload.repeats,
         "metric": gate.metric,

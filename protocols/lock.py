@@ -141,7 +141,8 @@ class Lock(Part):
     requests: dict[str, Sha256]
     """Request file as the protocol names it, and the SHA-256 of its bytes."""
     arms: dict[Literal["baseline", "candidate"], ArmIdentity]
-    model: LockedModel
+    model: LockedModel | None = None
+    """The model file; null where both arms are endpoints and the protocol states none."""
     host: dict[Identifier, str | int | bool | None]
     """Facts of the host that are no free text: CPU model, cores, memory, kernel release, devices."""
     schedule: Annotated[tuple[LockedPosition, ...], Field(strict=False)]
@@ -155,7 +156,7 @@ class Lock(Part):
     """Name of a free text, and the SHA-256 of its salted blob."""
     requirements: Annotated[tuple[LockedRequirement, ...], Field(strict=False)] = ()
     """What the requirements of the checks run and read, for each arm that they are asked of."""
-    LATER: ClassVar[frozenset[str]] = frozenset({"looks", "requirements"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"looks", "model", "requirements"})
 
     def lock_bytes(self) -> bytes:
         """Return the RFC 8785 bytes of the lock: what is written, hashed and signed."""
@@ -174,6 +175,10 @@ class Lock(Part):
             look = Look(blocks=row.blocks, level=parse_real(row.level))
             found[row.gate] = (*found.get(row.gate, ()), look)
         return found
+
+    def model_sha256(self) -> str | None:
+        """Return the SHA-256 of the model file; None where the protocol states no file."""
+        return None if self.model is None else self.model.model.sha256
 
     def sha256(self) -> str:
         """Return the SHA-256 of `lock_bytes()`: the lock hash that every later record carries."""

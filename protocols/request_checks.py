@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 from protocols.findings import Finding
 from protocols.gate_schema import ColdCacheGate, ExactTokensGate
-from protocols.schema import Protocol, Workload
+from protocols.measurements import ARMS
+from protocols.schema import OpenAIEngine, Protocol, Workload
 from protocols.yaml_tree import PathPart
 
 MAX_BODY_BYTES = 32_000_000
@@ -23,9 +24,11 @@ def check_requests(protocol: Protocol, requests: Mapping[str, bytes]) -> Iterato
         if workload.warmup is not None and workload.warmup.request in requests:
             place = (*path, "warmup", "request")
             yield from _check_body(requests[workload.warmup.request], workload.warmup.request, place, None, protocol)
+            yield from _check_named_model(requests[workload.warmup.request], workload.warmup.request, place, protocol)
         if workload.request in requests:
             place = (*path, "request")
             yield from _check_body(requests[workload.request], workload.request, place, workload, protocol)
+            yield from _check_named_model(requests[workload.request], workload.request, place, protocol)
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
@@ -69,6 +72,23 @@ def _check_body(
         yield from _check_output(members, reference, path, workload, protocol)
 
 
+def _check_named_model(body: bytes, reference: str, path: Path, protocol: Protocol) -> Iterator[Finding]:
+    """Refuse a body that names another model than an endpoint's: a frozen request is sent to both arms as it is."""
+    try:
+        named = parse_body(body).get("model")
+    except ValueError:
+        return  # refused already
+    names = {name: engine.model for name in ARMS if isinstance(engine := protocol.arm(name).engine, OpenAIEngine)}
+    if len(set(names.values())) > 1:
+        return  # no body can name both: refused at the arms
+    for arm, model in names.items():
+        if named != model:
+            found = "no model" if named is None else f"the model {named!r}"
+            message = f"{reference} names {found}, and the {arm} is asked for {model!r}; it is sent as it is"
+            yield Finding(path=path, message=message, hint=f'write "model": {json.dumps(model)} into it')
+            return
+
+
 def _check_lengths(members: Mapping[str, Any], reference: str, path: Path, workload: Workload) -> Iterator[Finding]:
     keys = ("n_predict",) if workload.route == "/completion" else ("max_tokens", "max_completion_tokens", "n_predict")
     stated = [members[key] for key in keys if key in members]
@@ -97,7 +117,15 @@ def _check_output(
     if members.get("ignore_eos") is not True:
         message = f"{reference} does not set ignore_eos: an early end fails the stated number of generated tokens"
         yield Finding(path=path, message=message, hint='write "ignore_eos": true in it', is_warning=True)
-    is_cold = any(isinstance(gate, ColdCacheGate) and gate.cached_tokens == 0 for gate in gates)
-    if is_cold and members.get("cache_prompt") is not False:
+    if members.get("cache_prompt") is False:
+        return
+    cold = [gate.cached_tokens for gate in gates if isinstance(gate, ColdCacheGate)]
+    if 0 in cold:
         message = f"{reference} allows cached prompts, and a cold_cache gate states none"
         yield Finding(path=path, message=message, hint='write "cache_prompt": false in it', is_warning=True)
+    elif not cold:
+        judges = [gate.id for gate in gates if getattr(gate, "metric", None) == "prefill_rate"]
+        what = f"gate {judges[0]} judges" if judges else "the report shows"
+        message = f"{reference} allows cached prompts: the prefill rate that {what} may be that of a few tokens"
+        hint = 'write "cache_prompt": false in it, or add a gate of kind cold_cache'
+        yield Finding(path=path, message=message, hint=hint, is_warning=True)

@@ -103,7 +103,7 @@ class ModelReference(Part):
     """The model under both arms: a name that `assay model fetch` knows, or a GGUF file."""
 
     name: Identifier | None = None
-    """Name of a model that `assay model fetch` can get; exactly one of name and path is given."""
+    """Name of a model that `assay model fetch` can get; one of name and path is given."""
     path: FileName | None = None
     """GGUF file; a relative path starts at the protocol's folder."""
     draft: FileReference | None = None
@@ -314,8 +314,8 @@ class Protocol(Part):
     """What may be said at best: that the candidate is not slower by the margin, or only a screen."""
     purpose: Text
     """Why the campaign is done."""
-    model: ModelReference
-    """The model that both arms serve."""
+    model: ModelReference = ModelReference()
+    """The model that both arms serve; needed unless both are endpoints, whose files nobody here can know."""
     settings: Settings
     """Settings of both arms."""
     arms: Arms
@@ -342,7 +342,7 @@ class Protocol(Part):
     """How the margins were chosen; needed where a loss gate stands."""
     expect: VerdictStatus | None = None
     """For controls: the verdict that this protocol must get."""
-    LATER: ClassVar[frozenset[str]] = frozenset({"checks", "diagnostics", "validity"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"checks", "diagnostics", "model", "validity"})
 
     def arm(self, name: ArmName) -> Arm:
         """Return the arm of that name."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from protocols.check_semantics import check_checks
+from protocols.endpoint_semantics import check_endpoints, is_one_address
 from protocols.findings import Finding
 from protocols.gate_schema import CheckGate, LossGate, ScreenLossGate
 from protocols.gate_semantics import check_gates
@@ -23,6 +24,7 @@ from protocols.schema import (
     BundledEngine,
     ExplicitSchedule,
     LlamaServerEngine,
+    ModelReference,
     OpenAIEngine,
     Protocol,
 )
@@ -46,7 +48,7 @@ def check_protocol(protocol: Protocol) -> tuple[Finding, ...]:
     schedule_findings = list(_check_schedule(protocol))
     findings += schedule_findings
     findings += [*_check_workloads(protocol), *_check_limits(protocol), *check_gates(protocol), *check_checks(protocol)]
-    findings += check_validity(protocol)
+    findings += [*check_validity(protocol), *check_endpoints(protocol)]
     if not schedule_findings:
         findings += _check_claim(protocol)
     return tuple(findings)
@@ -54,11 +56,14 @@ def check_protocol(protocol: Protocol) -> tuple[Finding, ...]:
 
 def _check_model(protocol: Protocol) -> Iterator[Finding]:
     model = protocol.model
-    if (model.name is None) == (model.path is None):
-        found = "neither name nor path" if model.name is None else "both name and path"
-        yield Finding(
-            path=("model",), message=f"found {found}, expected exactly one of them", hint="write {name: smollm2}"
-        )
+    if model.name is not None and model.path is not None:
+        message = "found both name and path, expected exactly one of them"
+        yield Finding(path=("model",), message=message, hint="write {name: smollm2}")
+    started = [name for name in ARMS if not isinstance(protocol.arm(name).engine, OpenAIEngine)]
+    if model.name is None and model.path is None and (started or model != ModelReference()):
+        why = f"the {started[0]} is started with it" if started else "its companions stand beside it"
+        message = f"found neither name nor path, expected exactly one of them: {why}"
+        yield Finding(path=("model",), message=message, hint="write model: {name: smollm2}")
 
 
 def _check_arms(protocol: Protocol) -> Iterator[Finding]:
@@ -83,7 +88,7 @@ def _check_arms(protocol: Protocol) -> Iterator[Finding]:
                 yield Finding(path=path, message=message, hint="write expect: FAIL", is_warning=True)
     baseline, candidate = protocol.arms.baseline, protocol.arms.candidate
     is_same_engine = baseline.engine == candidate.engine and baseline.environment == candidate.environment
-    is_same_engine = is_same_engine and protocol.telemetry.off_in is None
+    is_same_engine = is_same_engine and protocol.telemetry.off_in is None and not is_one_address(protocol)
     if is_same_engine and protocol.settings_of("baseline") == protocol.settings_of("candidate"):
         message = "the candidate is the same as the baseline: this compares an engine with itself (A/A)"
         yield Finding(path=("arms", "candidate"), message=message, is_warning=True)

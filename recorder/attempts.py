@@ -57,7 +57,7 @@ def questions_of(lock: Lock, protocol: Protocol) -> tuple[Question, ...]:
         baseline = lock.arms["baseline"]
         parts = {
             "baseline": sorted([file.name, file.sha256] for file in baseline.files) or dict(baseline.settings),
-            "model": lock.model.model.sha256,
+            "model": lock.model_sha256(),
             "request": lock.requests[protocol.workload(workload).request],
             "metric": metric,
         }

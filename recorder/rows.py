@@ -173,7 +173,7 @@ def _identity_rows(lock: Lock) -> Iterator[dict[str, Any]]:
         for ordinal, file in enumerate(arm.files):
             yield _file_row(arm_name, ordinal, file)
     for name in ("model", "draft", "ple_table", "tokenizer", "chat_template"):
-        part = getattr(lock.model, name)
+        part = getattr(lock.model, name, None)  # no model at all where both arms are endpoints
         if isinstance(part, FileIdentity):
             yield _file_row(name, 0, part)
         elif isinstance(part, ModelIdentity):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,9 +25,10 @@ from protocols.canonical import JsonValue, sha256_hex
 from protocols.errors import EvidenceError, HostError, ProtocolError
 from protocols.lock import Lock, parse_lock
 from protocols.measurements import CampaignMeasurements
+from protocols.start_failures import LoadEnding, arms_that_do_not_start
 from recorder.blobs import SALT_BYTES, BlobStore, salted
 from recorder.campaign import CampaignRecorder
-from recorder.campaign_state import CampaignState, read_campaigns, resolve_campaign
+from recorder.campaign_state import CampaignState, LoadEntries, read_campaigns, resolve_campaign
 from recorder.clock import Clock, SystemClock, compact_utc
 from recorder.db import Database
 from recorder.files import Files, host_errors
@@ -38,7 +40,7 @@ from recorder.load_files import encode_line
 from recorder.measure import measure_campaign, protocol_of_source
 from recorder.recovery import recover
 from recorder.row_values import read_object
-from recorder.rows import REQUEST_INDEX, read_verdict
+from recorder.rows import REQUEST_INDEX, read_verdict, seal_reason
 from recorder.secrets import SecretFilter
 from recorder.spool import SealedFile
 from recorder.store_lock import StoreLock
@@ -65,6 +67,8 @@ class CampaignSummary:
     is_interrupted: bool
     verdict: str | None
     exit_code: int | None
+    arms_that_do_not_start: tuple[str, ...]
+    """Arms whose engine ended at its start: resuming cannot help."""
 
 
 def salted_text(content: bytes, secrets: Iterable[str] = ()) -> bytes:
@@ -249,7 +253,15 @@ class Store:
             is_interrupted=bool(events) and events[-1] == "campaign.interrupted",
             verdict=None if newest is None else newest.text("status"),
             exit_code=None if newest is None else newest.number("exit_code"),
+            arms_that_do_not_start=arms_that_do_not_start(map(self._ending, state.loads.values())),
         )
+
+    def _ending(self, load: LoadEntries) -> LoadEnding:
+        reason = None
+        if load.sealed is not None:
+            with suppress(EvidenceError):  # left out of an imported bundle
+                reason = seal_reason(load.sealed, self.blobs.read)
+        return LoadEnding(arm=str(load.position["arm"]), state=load.state, reason=reason)
 
     def lock_of(self, campaign_id: str) -> Lock:
         """Return the lock of a campaign."""

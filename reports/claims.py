@@ -14,6 +14,7 @@ from protocols.checks.served_recall import ServedRecallCheck
 from protocols.next_step import MOST_BLOCKS, blocks_to_decide, blocks_to_pass
 from protocols.plan import POWER, Noise, minimal_detectable_loss
 from protocols.schema import LossGate, Protocol
+from protocols.start_failures import ADVICE
 from protocols.validity import READING_WORDS
 from reports import style
 from reports.facts import Facts, GateFact, LoadFact
@@ -160,6 +161,8 @@ def _real(text: object) -> float | None:
 
 def next_step(gate: GateFact, facts: Facts) -> str:
     """Return the cheapest step that could change a gate that neither passed nor failed."""
+    if not facts.is_recorded and facts.arms_that_do_not_start():
+        return f"{ADVICE[:1].upper()}{ADVICE[1:]}."
     if not _is_complete(facts):
         return "Complete the campaign: `assay resume`."
     if gate.status == "NOT_COMPARABLE":
@@ -169,6 +172,11 @@ def next_step(gate: GateFact, facts: Facts) -> str:
         return f"Meet the need that it names: {gate.reason}"
     if "next_look" in gate.inputs:
         return _look_step(gate, facts)
+    if gate.status == "SCREEN_ONLY" and facts.stated_models():
+        return (
+            "Let Assay start the engine (an arm of kind llama-server, folder or bundled): an endpoint that is not "
+            "started afresh for each load never qualifies."
+        )
     if gate.kind == "loss" and "loss_pct" in gate.inputs:
         return _blocks_step(gate, facts)
     if gate.kind == "check" and gate.status == "INCONCLUSIVE":
@@ -355,10 +363,23 @@ def limits_of(facts: Facts) -> tuple[str, ...]:
     if disagree:
         labels = ", ".join(disagree)
         lines.append(f"Engine and client disagree about times by more than max(2 %, 20 ms) in {labels}.")
+    lines += _cache_limits(facts)
     if facts.interruptions:
         times = "once" if len(facts.interruptions) == 1 else f"{style.count(len(facts.interruptions))} times"
         lines.append(f"The campaign was interrupted {times}: the loads before and after ran at different times.")
     return tuple(lines)
+
+
+def _cache_limits(facts: Facts) -> Iterator[str]:
+    """Say of which workloads a part of the prompt came from the cache: their prefill rate is that of the rest."""
+    for workload in facts.protocol.workloads:
+        seen = [one for load in facts.loads for one in load.workloads if one.workload == workload.id]
+        most = max((one.most_cached_tokens or 0 for one in seen), default=0)
+        if most:
+            yield (
+                f"Up to {most} of {workload.prompt_tokens} prompt tokens of {workload.id} came from the cache: its "
+                "prefill rate and TTFT are those of the tokens that were left, not of a cold prompt."
+            )
 
 
 def _validity_limits(facts: Facts) -> list[str]:

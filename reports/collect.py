@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from protocols.errors import EvidenceError
 from protocols.gates import evaluate_gates
-from protocols.lock import ArmIdentity, Lock
+from protocols.lock import ArmIdentity, Lock, LockedModel
 from protocols.measurements import ARMS, LoadMeasurement, RequestMeasurement
 from protocols.metrics import choose_clock, load_rate, measured_requests, metric_ns, timing_disagreement
 from protocols.schedule import expand_schedule
@@ -91,7 +91,7 @@ class _Collector:
             loads=loads,
             arms=tuple(_arm(name, self._lock.arms[name]) for name in ARMS),
             difference=_difference(self._lock.arms["baseline"], self._lock.arms["candidate"]),
-            model=ModelFact(**{key: getattr(self._lock.model.model, key) for key in ModelFact.__dataclass_fields__}),
+            model=_model(self._lock.model),
             host=dict(self._lock.host),
             versions=dict(self._lock.versions),
             preflight=tuple(self._preflight()),
@@ -254,6 +254,7 @@ def _workload(load: LoadMeasurement, workload: Workload) -> WorkloadFact:
     ]
     clocks = {metric: choose_clock([load], workload.id, metric) for metric in METRICS}
     rates = {metric: load_rate(load, workload.id, metric, clock) if clock else None for metric, clock in clocks.items()}
+    cached = [request.cached_tokens for request in answered if request.cached_tokens is not None]
     first_times = [request.ttft_ns for request in answered if request.ttft_ns is not None]
     prefill, generation = rates["prefill_rate"], rates["generation_rate"]
     return WorkloadFact(
@@ -267,6 +268,7 @@ def _workload(load: LoadMeasurement, workload: Workload) -> WorkloadFact:
         prompt_tokens=_common([request.prompt_tokens for request in answered]),
         cached_tokens=_common([request.cached_tokens for request in answered]),
         generated_tokens=_common([request.generated_tokens for request in answered]),
+        most_cached_tokens=max(cached, default=None),
         timings_disagree=any(
             timing_disagreement(metric_ns(request, metric, "server"), metric_ns(request, metric, "client"))
             for request in answered
@@ -296,6 +298,12 @@ def _arm(name: Any, arm: ArmIdentity) -> ArmFact:  # noqa: ANN401 - one of the t
             FileFact(name=file.name, bytes=file.bytes, sha256=file.sha256, build_id=file.build_id) for file in arm.files
         ),
     )
+
+
+def _model(locked: LockedModel | None) -> ModelFact | None:
+    if locked is None:
+        return None
+    return ModelFact(**{key: getattr(locked.model, key) for key in ModelFact.__dataclass_fields__})
 
 
 def _difference(baseline: ArmIdentity, candidate: ArmIdentity) -> ArmDifference:

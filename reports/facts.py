@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from protocols.measurements import Arm
-from protocols.schema import Protocol
+from protocols.schema import OpenAIEngine, Protocol
+from protocols.start_failures import LoadEnding, arms_that_do_not_start
 from reports.machine import ClockView, MachineFact
 
 
@@ -33,6 +34,8 @@ class WorkloadFact:
     cached_tokens: int | None
     generated_tokens: int | None
     timings_disagree: bool
+    most_cached_tokens: int | None = None
+    """Most prompt tokens that one of the measured requests took from the cache; None where the engine does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +205,7 @@ class Facts:
     loads: tuple[LoadFact, ...]
     arms: tuple[ArmFact, ...]
     difference: ArmDifference
-    model: ModelFact
+    model: ModelFact | None
     host: Mapping[str, str | int | bool | None]
     versions: Mapping[str, str]
     preflight: tuple[FindingFact, ...]
@@ -210,6 +213,15 @@ class Facts:
     interruptions: tuple[str, ...]
     clock_views: tuple[ClockView, ...] = ()
     diagnostics: tuple[DiagnosticFact, ...] = ()
+
+    def stated_models(self) -> dict[str, str]:
+        """Return the model name that each endpoint is asked for, by arm; nothing where Assay started every engine."""
+        engines = {arm.arm: self.protocol.arm(arm.arm).engine for arm in self.arms}
+        return {arm: engine.model for arm, engine in engines.items() if isinstance(engine, OpenAIEngine)}
+
+    def arms_that_do_not_start(self) -> tuple[str, ...]:
+        """Return the arms whose engine ended at its start, without one complete load: resuming cannot help."""
+        return arms_that_do_not_start(LoadEnding(one.arm, one.state, one.reason) for one in self.loads if one.attempt)
 
     @property
     def is_recorded(self) -> bool:

@@ -19,6 +19,7 @@ from reports.claims import (
 from reports.companions import companion_lines
 from reports.facts import Facts, GateFact, LoadFact, TelemetryFact
 from reports.machine_section import anomaly_lines, machine_tables
+from reports.model_section import model_tables, unknown_files
 
 
 def render_markdown(facts: Facts) -> str:
@@ -228,7 +229,10 @@ def _identities(facts: Facts) -> Iterator[str]:
     yield "## Identities"
     yield ""
     difference = facts.difference
-    if difference.changed_files or difference.only_baseline or difference.only_candidate:
+    if unknown := unknown_files(facts):
+        yield unknown
+        yield ""
+    elif difference.changed_files or difference.only_baseline or difference.only_candidate:
         yield "Only these files differ between the arms:"
         yield ""
         yield from _list(
@@ -259,7 +263,8 @@ def _identities(facts: Facts) -> Iterator[str]:
         for arm in facts.arms
         for file in arm.files
     ]
-    yield from _table(("arm", "file", "size", "SHA-256", "build-id"), rows)
+    if rows:
+        yield from _table(("arm", "file", "size", "SHA-256", "build-id"), rows)
     yield from _table(
         ("arm", "kind", "layout salt", "faults"),
         [
@@ -272,21 +277,11 @@ def _identities(facts: Facts) -> Iterator[str]:
             for arm in facts.arms
         ],
     )
-    model = facts.model
-    yield from _table(
-        ("model", "architecture", "parameters", "size", "SHA-256", "tokenizer", "chat template"),
-        [
-            (
-                model.name,
-                model.architecture,
-                style.count(model.parameters),
-                style.size(model.bytes),
-                style.short_hash(model.sha256),
-                style.short_hash(model.tokenizer_sha256),
-                style.short_hash(model.chat_template_sha256),
-            )
-        ],
-    )
+    for sentence, columns, cells in model_tables(facts):
+        if sentence:
+            yield sentence
+            yield ""
+        yield from _table(columns, cells)
 
 
 def _host(facts: Facts) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from engine.build import EngineBuild
 from engine.identity import mapped_files, mapping_problems
 from engine.images import WITH_IMAGES, MadeUpImage, made_up_image
+from engine.libraries import own_folders
 from engine.worker import EngineWorker, Session
 from harness.preparation import Prepared
 from protocols.check_schema import Check
@@ -65,7 +66,8 @@ class CheckContext:
         with EngineWorker(build.library, timeout_s=protocol.limits.request_s, environment=environment) as worker:
             info = worker.load(self.prepared.model_path, use_mmap=settings.mmap, gpu_layers=settings.gpu_layers)
             self.vocabulary, self.model = int(info["n_vocab"]), info
-            problems = mapping_problems(self.prepared.arms[arm].identity.files, mapped_files(worker.pid))
+            locked = self.prepared.arms[arm].identity.files
+            problems = mapping_problems(locked, mapped_files(worker.pid), hosts=own_folders())
             if problems:
                 raise EngineError("the worker does not run what is locked: " + "; ".join(problems))
             yield worker

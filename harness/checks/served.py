@@ -13,6 +13,7 @@ from typing import Any
 
 from engine.arms import resolve_arm
 from engine.identity import mapped_files, mapping_problems
+from engine.libraries import interpreter_folders
 from engine.process import Address, EngineProcess, cut_after
 from harness.api_key import engine_environment, request_headers
 from harness.checks.context import CheckContext
@@ -112,7 +113,8 @@ def arm_server(
             address = process.wait_ready(limits.load_s)
             script = script_of(resolved.argv)
             mapped = (*mapped_files(process.pid), *([script] if script else []))
-            problems = mapping_problems(prepared.arms[name].identity.files, mapped)
+            hosts = interpreter_folders(Path(resolved.argv[0]), resolved.environment)
+            problems = mapping_problems(prepared.arms[name].identity.files, mapped, hosts=hosts)
             if problems:
                 raise EngineError("the server does not run what is locked: " + "; ".join(problems))
             yield ArmServer(process, address, timeout_s=limits.request_s)

@@ -18,6 +18,7 @@ from harness.planning import dry_run, show_dry_run
 from harness.runner import CampaignEnd, resume_campaign, run_campaign
 from protocols.errors import HostError, UsageError
 from protocols.load import find_protocol
+from protocols.start_failures import ADVICE
 from recorder.attempts import attempts_of
 from recorder.campaign_state import read_campaigns
 from recorder.imports import import_folders
@@ -60,7 +61,8 @@ def _finish(settings: Settings, end: CampaignEnd) -> int:
     if not settings.console.as_json:
         show_files(settings.console, settings.store, end.facts)
     if end.stopped_by is not None:
-        settings.console.warn(f"the campaign stopped early: {end.stopped_by}. `assay resume` goes on from there")
+        next_step = ADVICE if end.facts.arms_that_do_not_start() else "`assay resume` goes on from there"
+        settings.console.warn(f"the campaign stopped early: {end.stopped_by}. {next_step[:1].upper()}{next_step[1:]}")
     return end.exit_code
 
 

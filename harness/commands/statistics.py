@@ -36,6 +36,7 @@ from protocols.plan import POWER
 from protocols.schedule import LOADS_PER_BLOCK
 from protocols.schema import BlocksSchedule
 from protocols.simulate import HOSTS, SEED
+from protocols.start_failures import ADVICE
 from protocols.stats import Calibration
 from protocols.verdicts import EXIT_CODES
 from recorder.store import Store
@@ -200,7 +201,8 @@ def calibrate(
         end = run_loaded(aa, path.absolute().parent, settings.store, progress=settings.console.progress())
         if end.stopped_by is not None:
             settings.console.warn(f"the A/A loads stopped early: {end.stopped_by}")
-            settings.console.warn(f"then: assay resume, and assay calibrate --from {end.campaign_id}")
+            resume = f"then: assay resume, and assay calibrate --from {end.campaign_id}"
+            settings.console.warn(ADVICE if end.facts.arms_that_do_not_start() else resume)
             return end.exit_code
         campaign = end.campaign_id
     with Store.open(settings.store, secrets=secret_values()) as store:

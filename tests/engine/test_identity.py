@@ -21,7 +21,9 @@ from engine.identity import (
     identify_model,
     mapped_files,
     mapping_problems,
+    with_libraries,
 )
+from engine.libraries import own_folders
 from protocols.errors import EngineError
 
 Encode = Callable[..., bytes]
@@ -162,10 +164,15 @@ def test_an_empty_missing_or_odd_build_is_refused(tmp_path: Path) -> None:
         identify_build(folder)
 
 
-def test_a_foreign_program_is_identified_with_the_libraries_beside_it(compiled_pair: Path) -> None:
-    shutil.copy(compiled_pair / "lib" / "libone.so.1", compiled_pair / "bin")
-    names = [file.name for file in identify_executable(compiled_pair / "bin" / "program").files]
-    assert names == ["program", "libone.so.1"]
+def test_a_foreign_program_is_identified_with_the_libraries_beside_it_and_those_that_it_loads(
+    compiled_pair: Path,
+) -> None:
+    shutil.copy(compiled_pair / "lib" / "libone.so.1", compiled_pair / "bin" / "libbeside.so")
+    # Of two files of one name, the one that is loaded counts.
+    (compiled_pair / "bin" / "libone.so.1").write_bytes(b"not loaded")
+    found = identify_executable(compiled_pair / "bin" / "program").files
+    assert [file.name for file in found] == ["program", "libbeside.so", "libone.so.1"]
+    assert found[2].sha256 == identify_file(compiled_pair / "lib" / "libone.so.1").sha256
     (compiled_pair / "bin" / "text").write_text("x")
     with pytest.raises(EngineError, match="no executable"):
         identify_executable(compiled_pair / "bin" / "text")
@@ -208,9 +215,40 @@ def test_a_library_replaced_while_it_is_mapped_counts_as_it_was_mapped(compiled_
                 mapped_files(pid)
 
 
+def test_a_mapped_file_that_no_lock_names_is_a_problem_unless_it_is_the_systems(compiled_pair: Path) -> None:
+    program = compiled_pair / "bin" / "program"
+    locked = [file for file in identify_executable(program).files if file.name == "program"]
+    with running([program]) as pid:
+        problems = mapping_problems(locked, mapped_files(pid))
+    library = compiled_pair / "lib" / "libone.so.1"
+    assert problems == (f"{library} was mapped, and no file of that name is locked",)
+
+
+def test_a_program_behind_a_link_is_named_as_the_kernel_names_it(compiled_pair: Path) -> None:
+    link = compiled_pair / "server"
+    link.symlink_to("bin/program")
+    locked = identify_executable(link)
+    assert [file.name for file in locked.files] == ["program", "libone.so.1"]
+    with running([link]) as pid:
+        assert mapping_problems(locked.files, mapped_files(pid)) == ()
+
+
+def test_a_build_is_identified_with_what_it_loads_from_outside(compiled_pair: Path, tmp_path: Path) -> None:
+    inside = identify_build(compiled_pair)
+    assert with_libraries(inside, compiled_pair, {}) == inside
+    build = tmp_path / "build"
+    (build / "bin").mkdir(parents=True)
+    shutil.copy(compiled_pair / "bin" / "program", build / "bin")
+    shutil.move(compiled_pair / "lib", tmp_path / "elsewhere")
+    environment = {"LD_LIBRARY_PATH": str(tmp_path / "elsewhere")}
+    found = with_libraries(identify_build(build), build, environment).files
+    assert [file.name for file in found] == ["bin/program", "libone.so.1"]
+
+
 def test_a_process_that_maps_nothing_locked_is_a_problem(compiled_pair: Path) -> None:
     locked = identify_build(compiled_pair).files
-    assert mapping_problems(locked, mapped_files(os.getpid())) == ("the process mapped none of the locked files",)
+    problems = mapping_problems(locked, mapped_files(os.getpid()), hosts=own_folders())
+    assert problems == ("the process mapped none of the locked files",)
 
 
 def test_a_process_that_is_gone_is_an_error() -> None:

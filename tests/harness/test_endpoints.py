@@ -63,14 +63,16 @@ def address_of(process: subprocess.Popen[bytes]) -> str:
 
 
 @pytest.fixture
-def write(world: Any, endpoints: list[str]) -> Callable[[str, int], Path]:
+def write(world: Any, endpoints: list[str]) -> Callable[..., Path]:
     """Write a protocol over the two endpoints."""
 
-    def make(route: str, prompt_tokens: int) -> Path:
+    def make(route: str, prompt_tokens: int, *, has_model: bool = True) -> Path:
         (world.root / "body.json").write_text(json.dumps({"model": "smollm2", **BODIES[route]}))
         path: Path = world.protocol(gates=GATES, limits="{load_s: 30, request_s: 60, idle_s: 30, campaign_min: 5}")
         lines = []
         for line in path.read_text().splitlines():
+            if line.startswith("model:") and not has_model:
+                continue
             arm = line.strip().partition(":")[0]
             if arm in {"baseline", "candidate"} and "kind: llama-server" in line:
                 url = endpoints[arm == "candidate"]
@@ -89,9 +91,10 @@ def write(world: Any, endpoints: list[str]) -> Callable[[str, int], Path]:
 
 @pytest.mark.parametrize(("route", "prompt_tokens"), [("/v1/completions", 20), ("/v1/chat/completions", 50)])
 def test_a_campaign_over_endpoints_is_recorded_judged_and_audited_and_never_more_than_a_screen(
-    world: Any, write: Callable[[str, int], Path], route: str, prompt_tokens: int
+    world: Any, write: Callable[..., Path], route: str, prompt_tokens: int
 ) -> None:
-    ended = world.run("run", write(route, prompt_tokens), "--store", world.store, "--json")
+    has_model = route == "/v1/completions"
+    ended = world.run("run", write(route, prompt_tokens, has_model=has_model), "--store", world.store, "--json")
     assert ended.code == 3, ended.err
     document = ended.json()
     assert {gate["id"]: gate["status"] for gate in document["gates"]} == {
@@ -100,5 +103,14 @@ def test_a_campaign_over_endpoints_is_recorded_judged_and_audited_and_never_more
     loss = next(gate for gate in document["gates"] if gate["id"] == "loss")
     assert "not started afresh" in loss["reason"]
     assert all(load["tokens"] == 15 for load in loss["inputs"]["loads"])
+    assert document["stated_models"] == {"baseline": "smollm2", "candidate": "smollm2"}
+    assert (document["model"] is not None) is has_model
+    step = next(claim["text"] for claim in document["claims"] if (claim["gate"], claim["kind"]) == ("loss", "next"))
+    assert step.startswith("Let Assay start the engine")
+    shown = world.run("report", "--store", world.store).out
+    assert "Nothing is known of the files behind the endpoints" in shown
+    assert ("model file (stated, not verified)" in shown) is has_model
+    attempts = world.run("attempts", "--store", world.store)
+    assert attempts.code == 0, attempts.err
     audited = world.run("audit", "--store", world.store, "--json")
     assert (audited.code, audited.json()["findings"]) == (0, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
@@ -45,6 +46,22 @@ def test_a_broken_engine_ends_its_load_as_partial_and_the_campaign_can_go_on(wor
     assert loads == [("A1", 1, "COMPLETE"), ("C1", 1, "PARTIAL"), ("C1", 2, "COMPLETE")], resumed.err
     assert (resumed.code, resumed.json()["verdict"]["status"]) == (0, "PASS")
     assert world.run("audit", "--store", world.store).code == 0
+
+
+def test_an_engine_that_ends_at_its_start_is_to_be_corrected_and_not_resumed(world: Any) -> None:
+    path = world.protocol(candidate=["--fault", "not-start"], schedule=ONE_ARM_LATER, limits=SHORT)
+    ended = world.run("run", path, "--store", world.store)
+    assert ended.code == 5
+    assert "assay resume" not in ended.err + ended.out
+    assert "Correct the engine or its arguments, then run again" in ended.err
+    listed = world.run("list", "--store", world.store)
+    assert "candidate does not start" in listed.out
+    assert world.run("list", "--store", world.store, "--json").json()[0]["arms_that_do_not_start"] == ["candidate"]
+    steps = [
+        one for one in world.run("report", "--store", world.store, "--json").json()["claims"] if one["kind"] == "next"
+    ]
+    assert steps
+    assert not any("resume" in one["text"].replace("resumed", "") for one in steps)
 
 
 WRONG = {
@@ -119,3 +136,44 @@ def test_a_full_disk_stops_the_campaign_before_the_next_load(
     monkeypatch.setattr(runner, "check_disk", lambda *_: full)
     end = runner.run_campaign(world.protocol(schedule=world.PAIR), world.store, progress=Console().progress())
     assert (end.exit_code, end.stopped_by) == (5, "no room: found 3 MiB, needs at least 70 MiB")
+
+
+ENGINE_WITH_A_LIBRARY = """#!/usr/bin/env python3
+import ctypes, pathlib, runpy, sys
+here = pathlib.Path(__file__).resolve().parent
+CHANGE
+ctypes.CDLL(str(here / "LIBRARY"))
+runpy.run_path(str(here / "fake_engine.py"), run_name="__main__")
+"""
+SWAP = "library = here / 'LIBRARY'; data = library.read_bytes() + b' '; library.unlink(); library.write_bytes(data)"
+
+
+@pytest.mark.parametrize(
+    ("library", "change", "words"),
+    [
+        ("libbeside.so", "", None),
+        ("libbeside.so", SWAP, "libbeside.so was mapped with SHA-256"),
+        ("../lib/libelsewhere.so", "", "lib/libelsewhere.so was mapped, and no file of that name is locked"),
+    ],
+)
+def test_a_load_that_maps_another_library_than_the_locked_one_is_invalid(
+    world: Any, library: str, change: str, words: str | None
+) -> None:
+    folder = world.engine.parent
+    code = folder / "code.cpp"
+    code.write_text("int one() { return 1; }\n")
+    out = folder / library
+    out.parent.mkdir(exist_ok=True)
+    subprocess.run(["c++", "-shared", "-fPIC", code, "-o", out], check=True)
+    engine = folder / "with_library.py"
+    engine.write_text(ENGINE_WITH_A_LIBRARY.replace("CHANGE", change).replace("LIBRARY", library))
+    engine.chmod(0o755)
+    path = world.protocol(schedule=ONE_ARM_LATER, limits=SHORT)
+    path.write_text(path.read_text().replace("engines/fake_engine.py", "engines/with_library.py"))
+    ended = world.run("run", path, "--store", world.store, "--json")
+    first = ended.json()["loads"][0]
+    if words is None:
+        assert (ended.code, first["state"]) == (0, "COMPLETE"), ended.err
+    else:
+        assert (ended.code, first["state"]) == (5, "INVALID"), ended.err
+        assert words in first["reason"]

@@ -100,7 +100,7 @@ def test_an_endpoint_gets_the_frozen_request_or_none(world: Any, as_user_of: Any
     made = endpoint(world, "http://127.0.0.1:9", "fake")
     assert made.lock.arms["candidate"].files == ()
     assert made.lock.arms["candidate"].is_fresh is False
-    with pytest.raises(ProtocolError, match="does not name the model other"):
+    with pytest.raises(ProtocolError, match="names the model 'fake', and the candidate is asked for 'other'"):
         endpoint(world, "http://127.0.0.1:9", "other")
     with pytest.raises(ProtocolError, match="the address has the path /v2"):
         endpoint(world, "http://127.0.0.1:9/v2", "fake")

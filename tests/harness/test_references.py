@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from engine.build import installed_build
+from protocols.errors import EngineError
 
 
 def refusal(world: Any, path: Path) -> str:
@@ -77,3 +81,45 @@ def test_two_names_of_one_file_are_refused_and_one_name_twice_is_an_a_a(world: A
     assert "other_engine.py is the baseline's under another name" in found
     other.write_text(world.engine.read_text() + "\n# another build\n")
     assert world.run("plan", path).code == 0
+
+
+def test_two_servers_that_differ_only_in_a_library_are_two_engines(world: Any) -> None:
+    """A server of a shared build is a small wrapper, the same in every fork; what it loads makes the fork."""
+    path = world.protocol()
+    servers = []
+    for arm, value in (("baseline", 1), ("candidate", 2)):
+        folder = world.root / arm
+        for name in ("bin", "lib"):
+            (folder / name).mkdir(parents=True)
+        source = folder / "code.cpp"
+        source.write_text(f"int f() {{ return {value}; }}\n")
+        library = folder / "lib" / "libllama.so.0"
+        subprocess.run(["c++", "-shared", "-fPIC", source, "-Wl,-soname,libllama.so.0", "-o", library], check=True)
+        source.write_text("int f();\nint main() { return f(); }\n")
+        server = folder / "bin" / "llama-server"
+        argv = ["c++", source, library, "-Wl,--build-id=none,-rpath,$ORIGIN/../lib", "-o", server]
+        subprocess.run(argv, check=True)
+        servers.append(server)
+        with_engine(path, arm, f"kind: llama-server, path: {arm}/bin/llama-server")
+    assert servers[0].read_bytes() == servers[1].read_bytes()
+    assert world.run("plan", path).code == 0
+    shutil.copy2(world.root / "baseline/lib/libllama.so.0", world.root / "candidate/lib/libllama.so.0")
+    assert "llama-server is the baseline's under another name" in refusal(world, path)
+
+
+def test_the_bundled_server_under_the_wrong_kind_is_refused_with_its_folder(world: Any) -> None:
+    try:
+        build = installed_build()
+    except EngineError as error:
+        pytest.skip(f"NOT_RUN: {error}")
+    path = world.protocol()
+    copied = Path(shutil.copytree(build.folder, world.root / "build"))
+    renamed = copied / "bin" / "my-server"
+    (copied / "bin" / "engine-server").rename(renamed)
+    with_engine(path, "candidate", "kind: llama-server, path: build/bin/my-server")
+    found = refusal(world, path)
+    assert "build/bin/my-server is the bundled engine's server, which belongs to kind: folder" in found
+    assert f"{path.name}:10: arms.candidate.engine.kind" in found
+    assert "name the folder that `assay engine build` made" in found
+    (copied / "receipt.json").write_text("{}")
+    assert f"write {{kind: folder, path: {copied}}}" in refusal(world, path)

@@ -242,7 +242,7 @@ def test_the_json_schema_names_every_key_with_its_meaning() -> None:
     schema = json_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["additionalProperties"] is False
-    assert set(schema["required"]) == {"assay", "id", "title", "claim", "purpose", "model", "settings", "arms"} | {
+    assert set(schema["required"]) == {"assay", "id", "title", "claim", "purpose", "settings", "arms"} | {
         "schedule",
         "workloads",
         "gates",

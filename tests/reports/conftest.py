@@ -79,6 +79,7 @@ def loads(protocol: Any) -> tuple[LoadFact, ...]:
             cached_tokens=0,
             generated_tokens=128,
             timings_disagree=False,
+            most_cached_tokens=0,
         )
         made.append(
             LoadFact(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from protocols.results import GateStatus
+from protocols.schema import Arm
 from reports.claims import claims_of, control_lines, explanation_lines, headline, limits_of, next_step, not_measured
 from reports.facts import Facts, VerdictFact
 
@@ -204,3 +205,48 @@ def test_each_gate_of_an_explanation_has_a_line_of_its_own(passed: Facts) -> Non
         f"  {first.id}: {first.reason}",
         f"  {second.id}: {second.reason}",
     ]
+
+
+def as_endpoints(facts: Facts, *arms: str) -> Facts:
+    """Return the facts as if these arms were endpoints."""
+    endpoint = Arm.model_validate({"engine": {"kind": "openai", "url": "http://h:1", "model": "stated"}})
+    changes = dict.fromkeys(arms, endpoint)
+    return replace(
+        facts,
+        protocol=facts.protocol.model_copy(update={"arms": facts.protocol.arms.model_copy(update=changes)}),
+        arms=tuple(
+            replace(arm, kind="openai", is_fresh=False, files=()) if arm.arm in arms else arm for arm in facts.arms
+        ),
+    )
+
+
+def test_a_screen_over_an_endpoint_is_no_step_from_a_claim_but_from_an_engine_that_is_started(passed: Facts) -> None:
+    gate = replace(passed.gates[5], status="SCREEN_ONLY")
+    assert "claim: non_inferiority" in next_step(replace(gate, inputs={}), passed)
+    for endpoints in (["candidate"], ["baseline", "candidate"]):
+        step = next_step(gate, as_endpoints(passed, *endpoints))
+        assert step.startswith("Let Assay start the engine")
+        assert "non_inferiority" not in step
+
+
+def test_a_prompt_that_came_from_the_cache_limits_what_its_rate_says(passed: Facts) -> None:
+    assert not any("cache" in line for line in limits_of(passed))
+    first = passed.loads[1]
+    warm = replace(first, workloads=(replace(first.workloads[0], most_cached_tokens=511, cached_tokens=None),))
+    limits = limits_of(replace(passed, loads=(passed.loads[0], warm, *passed.loads[2:])))
+    (line,) = [line for line in limits if "cache" in line]
+    assert line.startswith("Up to 511 of 512 prompt tokens of cold-512 came from the cache: its prefill rate")
+
+
+def test_an_arm_that_does_not_start_is_corrected_and_not_resumed(broken: Facts) -> None:
+    assert any("assay resume" in claim.text for claim in claims_of(broken))
+    first = next(load for load in broken.loads if load.state == "PARTIAL")
+    ended = replace(first, reason="the engine ended before it was ready (exit code 1); its last words: no such flag")
+    facts = replace(broken, loads=tuple(ended if load is first else load for load in broken.loads))
+    steps = [claim.text for claim in claims_of(facts) if claim.kind == "next"]
+    assert facts.arms_that_do_not_start() == (first.arm,)
+    assert steps == [
+        "Correct the engine or its arguments, then run again: a resumed campaign would start what was locked."
+    ]
+    complete = replace(facts.loads[-1], arm=first.arm, attempt=1, state="COMPLETE")
+    assert replace(facts, loads=(complete, *facts.loads)).arms_that_do_not_start() == ()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from reports.facts import Facts
+from protocols.schema import Arm
+from reports.facts import ArmDifference, Facts
+from reports.json_report import render_json
 from reports.markdown import render_markdown
 
 Golden = Callable[[str, bytes], None]
@@ -64,3 +67,35 @@ def test_every_table_row_has_as_many_cells_as_its_head(passed: Facts, control: F
 
 def test_the_same_facts_give_the_same_bytes(passed: Facts) -> None:
     assert render_markdown(passed) == render_markdown(passed)
+
+
+def test_nothing_is_said_of_the_files_behind_endpoints(passed: Facts) -> None:
+    endpoint = Arm.model_validate({"engine": {"kind": "openai", "url": "http://h:1", "model": "stated-name"}})
+    arms = passed.protocol.arms.model_copy(update={"baseline": endpoint, "candidate": endpoint})
+    facts = replace(
+        passed,
+        protocol=passed.protocol.model_copy(update={"arms": arms}),
+        arms=tuple(replace(arm, kind="openai", is_fresh=False, files=()) for arm in passed.arms),
+        difference=ArmDifference(changed_files=(), only_baseline=(), only_candidate=(), same_files=(), settings=()),
+    )
+    text = render_markdown(facts)
+    assert "Every file of the two arms is the same" not in text
+    assert "Nothing is known of the files behind the endpoints" in text
+    assert "| arm | file |" not in text, "a table without rows"
+    assert "| arm | model (stated, not verified) |\n|---|---|\n| baseline | stated-name |" in text
+    assert "| model file (stated, not verified) | architecture" in text
+    without = render_markdown(replace(facts, model=None))
+    assert "architecture" not in without
+    assert json.loads(render_json(replace(facts, model=None)))["model"] is None
+
+    one = replace(
+        facts,
+        protocol=passed.protocol.model_copy(
+            update={"arms": arms.model_copy(update={"baseline": passed.protocol.arms.baseline})}
+        ),
+        arms=(passed.arms[0], facts.arms[1]),
+    )
+    text = render_markdown(one)
+    assert "Nothing is known of the files behind the candidate, an endpoint" in text
+    assert "| model | architecture" in text
+    assert "Only these files differ" not in text
