@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from protocols.breaks import NEXT_STEP
 from protocols.checks.served_recall import ServedRecallCheck
 from protocols.next_step import MOST_BLOCKS, blocks_to_decide, blocks_to_pass
 from protocols.plan import POWER, Noise, minimal_detectable_loss
@@ -27,6 +28,12 @@ HEADLINES = {
     "NOT_COMPARABLE": "Not comparable: the two engines did not do the same work, so their speeds say nothing.",
     "INVALID": "Invalid: a rule that was fixed beforehand broke, so nothing is concluded.",
 }
+SCREENED = (
+    "The candidate may replace the baseline within the stated scope, which leaves its speed out (claim: screen)."
+)
+SHARED_BREAK = (
+    "Not comparable: the baseline itself breaks what the protocol states, so nothing is said about the candidate."
+)
 UNFINISHED = "No verdict yet: the campaign is not complete. What the gates say now is shown, and is no verdict."
 METRICS = {"prefill_rate": "prefill rate", "generation_rate": "generation rate"}
 _NOISY = frozenset({"load_average", "pressure_cpu", "pressure_memory", "pressure_io", "foreign_gpu_processes"})
@@ -44,7 +51,12 @@ class Claim:
 
 def headline(facts: Facts) -> str:
     """Return the one sentence under the verdict."""
-    return HEADLINES[facts.verdict.status] if facts.is_recorded else UNFINISHED
+    if not facts.is_recorded:
+        return UNFINISHED
+    status = facts.verdict.status
+    if status == "NOT_COMPARABLE" and any(gate.required and NEXT_STEP in gate.inputs for gate in facts.gates):
+        return SHARED_BREAK
+    return SCREENED if status == "PASS" and facts.protocol.claim == "screen" else HEADLINES[status]
 
 
 def explanation(facts: Facts) -> str:
@@ -152,7 +164,12 @@ def next_step(gate: GateFact, facts: Facts) -> str:
     """Return the cheapest step that could change a gate that neither passed nor failed."""
     if not _is_complete(facts):
         return "Complete the campaign: `assay resume`."
+    if NEXT_STEP in gate.inputs:
+        return str(gate.inputs[NEXT_STEP])
     if gate.status == "NOT_COMPARABLE":
+        open_steps = [other.inputs[NEXT_STEP] for other in facts.gates if NEXT_STEP in other.inputs]
+        if open_steps:  # the gates before this one say what to do, and then this one can be judged
+            return str(open_steps[0])
         blockers = ", ".join(str(item) for item in gate.inputs.get("blocked_by", []))
         return f"Make the work equal first: {blockers}."
     if gate.status == "NOT_RUN":
@@ -309,7 +326,10 @@ def limits_of(facts: Facts) -> tuple[str, ...]:
     """Return what keeps the verdict from meaning more than it says."""
     lines = [f"Scope: one host, one model, protocol {facts.protocol.id}."]
     if facts.protocol.claim == "screen":
-        lines.append("The protocol claims only a screen, which can reject but never qualify.")
+        lines.append(
+            "No claim about speed (claim: screen): a loss can reject the candidate here, and no speed qualifies "
+            "it. The other gates mean what they say."
+        )
     lines += [
         f"{arm.arm} is an endpoint that is not started afresh for each load." for arm in facts.arms if not arm.is_fresh
     ]
