@@ -28,9 +28,7 @@ HEADLINES = {
     "NOT_COMPARABLE": "Not comparable: the two engines did not do the same work, so their speeds say nothing.",
     "INVALID": "Invalid: a rule that was fixed beforehand broke, so nothing is concluded.",
 }
-SCREENED = (
-    "The candidate may replace the baseline within the stated scope, which leaves its speed out (claim: screen)."
-)
+SCREENED = "The candidate may replace the baseline within the stated scope, which leaves its speed out (claim: screen)."
 SHARED_BREAK = (
     "Not comparable: the baseline itself breaks what the protocol states, so nothing is said about the candidate."
 )
