@@ -55,6 +55,7 @@ def check_origins(
 ) -> Iterator[Finding]:
     """Warn where a request was frozen for another model; `named` are the keys that name requests, with the names."""
     ours = model_name(protocol.model)
+    prompt = f"assay protocol prompt --model {protocol.model.name or protocol.model.path}"
     for path, reference in named:
         frozen_for = origins.get(reference)
         if frozen_for is None or frozen_for == ours or {frozen_for, ours} <= _ONE_TOKENIZER:
@@ -63,7 +64,7 @@ def check_origins(
             path=path,
             message=f"the token ids of {reference} were frozen for {frozen_for}, and the model here is {ours}: with "
             "another tokenizer they are another text, or no ids at all",
-            hint=f"freeze them for your model: assay protocol prompt --model {protocol.model.name or protocol.model.path}",
+            hint=f"freeze them for your model: {prompt}",
             is_warning=True,
         )
 

@@ -474,6 +474,9 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.head is not None and not re.fullmatch(r"(0|[1-9][0-9]{0,15}):[0-9a-f]{64}", chosen.head):
         parser.error("--head has the form <entries>:<root in hex>")
+    if not any((chosen.folder / name).exists() for name in ("ledger.jsonl", "manifest.json", "assay.sqlite", "blobs")):
+        unpack, here = f"unpack first: tar --zstd -xf {chosen.folder}", f"there is no bundle in {chosen.folder}"
+        parser.error(unpack if chosen.folder.is_file() else here)  # a mistyped path is no forgery
     given = [*chosen.key, *chosen.revoked]
     read = [Path(one).read_text("utf-8", "replace") if Path(one[:255]).is_file() else one for one in given]
     try:

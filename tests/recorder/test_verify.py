@@ -122,7 +122,23 @@ def test_a_wrong_argument_is_a_usage_error(folder: Path, arguments: list[str]):
     assert caught.value.code == 2
 
 
-def test_a_folder_without_a_ledger_does_not_hold(tmp_path: Path):
+def test_a_mistyped_path_and_a_packed_bundle_are_usage_errors_and_no_forgeries(tmp_path: Path, capsys):
+    packed = tmp_path / "release.assay.tar.zst"
+    packed.write_bytes(b"x")
+    (tmp_path / "verify.py").touch()
+    for path, words in (
+        (tmp_path / "typo", f"there is no bundle in {tmp_path / 'typo'}"),
+        (tmp_path, "there is no bundle in"),
+        (packed, f"unpack first: tar --zstd -xf {packed}"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            verify.main([str(path)])
+        said = capsys.readouterr()
+        assert (caught.value.code, words in said.err, "NOT SOUND" in said.out) == (2, True, False)
+
+
+def test_a_bundle_that_lost_its_ledger_does_not_hold(tmp_path: Path):
+    (tmp_path / "blobs").mkdir()
     assert verify.main([str(tmp_path)]) == 6
     (tmp_path / "ledger.jsonl").write_bytes(b"")
     assert verify.main([str(tmp_path)]) == 6
