@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
 from protocols.errors import EngineError
+from protocols.results import LAST_WORDS
 
 Readiness = Literal["line", "health"]
 PORT_MARK: Final = "{port}"
@@ -321,7 +322,7 @@ class EngineProcess:
 
     def _failure(self, problem: str) -> EngineError:
         tail = self.log_tail()
-        text = problem if not tail else problem + "; its last words:\n  " + "\n  ".join(tail)
+        text = problem if not tail else problem + LAST_WORDS + "\n  " + "\n  ".join(tail)
         return EngineError(text, where=self.argv[0], hint=f"the whole log is {self.stderr_log.name}")
 
     def _listening(self) -> Address | None:

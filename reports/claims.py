@@ -12,8 +12,9 @@ from typing import Literal
 
 from protocols.breaks import NEXT_STEP
 from protocols.checks.served_recall import ServedRecallCheck
-from protocols.next_step import MOST_BLOCKS, blocks_to_decide, blocks_to_pass
+from protocols.next_step import MOST_BLOCKS, QUIET_BLOCKS, blocks_to_decide, blocks_to_pass, is_host_too_noisy
 from protocols.plan import POWER, Noise, minimal_detectable_loss
+from protocols.results import in_short
 from protocols.schema import LossGate, Protocol
 from protocols.validity import READING_WORDS
 from reports import style
@@ -62,7 +63,7 @@ def explanation(facts: Facts) -> str:
     if facts.is_recorded:
         return facts.verdict.reason
     if facts.interruptions:
-        reason = facts.interruptions[-1].rstrip(".")
+        reason = in_short(facts.interruptions[-1]).rstrip(".")
         return f"It stopped early: {reason}."
     return "Its runner still works on it, or was killed."
 
@@ -212,6 +213,8 @@ def _blocks_step(gate: GateFact, facts: Facts) -> str:
         return "Run at least two blocks of four loads: fewer leave no noise estimate."
     if inputs["is_noisier_than_calibration"]:
         return "Make the host quieter, or calibrate it again: these loads vary more than its calibration allows."
+    if is_host_too_noisy(sigma / 100, float(gate.margin) / 100, float(_loss_gate(facts.protocol, gate.id).alpha)):
+        return quiet_sentence(sigma / 100, float(gate.margin) / 100)
     enough = blocks_sentence(
         sigma / 100, loss / 100, float(gate.margin) / 100, float(_loss_gate(facts.protocol, gate.id).alpha)
     )
@@ -224,6 +227,15 @@ def _blocks_step(gate: GateFact, facts: Facts) -> str:
             f"choose another margin before a new campaign."
         )
     return f"Run a new campaign with more loads: {enough}. A quieter host needs fewer."
+
+
+def quiet_sentence(sigma: float, margin: float) -> str:
+    """Return what to do where noise hides the margin, whatever the candidate is."""
+    return (
+        f"Make the host quiet first (`assay doctor` names what runs beside it): its loads vary by "
+        f"{style.percent(100 * sigma)}, and even an equal candidate would need more than {QUIET_BLOCKS} blocks of four "
+        f"loads to pass a margin of {100 * margin:g} %."
+    )
 
 
 def blocks_sentence(sigma: float, loss: float, margin: float, alpha: float) -> str | None:

@@ -119,3 +119,14 @@ def test_a_full_disk_stops_the_campaign_before_the_next_load(
     monkeypatch.setattr(runner, "check_disk", lambda *_: full)
     end = runner.run_campaign(world.protocol(schedule=world.PAIR), world.store, progress=Console().progress())
     assert (end.exit_code, end.stopped_by) == (5, "no room: found 3 MiB, needs at least 70 MiB")
+
+
+def test_the_last_words_of_an_engine_are_printed_once(world: Any) -> None:
+    path = world.protocol(
+        candidate=["--fault", "not-start", "--fault-start", "1"], schedule=ONE_ARM_LATER, limits=SHORT
+    )
+    ended = world.run("run", path, "--store", world.store)
+    assert (ended.out + ended.err).count("error: cannot open the model: it is only a fake") == 1
+    assert ended.err.count("ended before it was ready (exit code 7)") >= 1, "why it ended is said everywhere"
+    words = world.run("report", "--store", world.store).out
+    assert words.count("it is only a fake") == 1

@@ -80,3 +80,16 @@ def test_a_list_that_cannot_be_judged_is_a_usage_error(world: Any) -> None:
     assert world.run("stats", world.root / "absent.csv", "--margin", "2").code == 2
     assert world.run("stats", write(world, FAST), "--margin", "2", "--noise-pct", "1").code == 2
     assert world.run("stats", write(world, FAST), "--margin", "0").code == 2
+
+
+def test_a_host_whose_noise_hides_the_margin_is_to_be_made_quiet_before_anything_else(world: Any) -> None:
+    rates = (100, 40, 130, 90, 35, 120, 60, 150)
+    text = "load,arm,rate\n" + "".join(
+        f"{arm}{place},{arm},{rate}\n" for place, (arm, rate) in enumerate(zip("ACCACAAC", rates, strict=True))
+    )
+    verdict = world.run("stats", write(world, text), "--margin", "10", "--json").json()["verdict"]
+    assert verdict["status"] == "INCONCLUSIVE"
+    assert verdict["next"].startswith(
+        "Make the host quiet first (`assay doctor` names what runs beside it): its loads vary"
+    )
+    assert "decide with a chance" not in verdict["next"]
