@@ -137,7 +137,7 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(WHEELS)/ggml: | $(STAMPS)/venv
-	@echo "building $(GGML) with $(GGML_ARGUMENTS) (about a minute on two cores, once)"
+	@echo "building $(GGML) with $(GGML_ARGUMENTS) (once: a minute on two idle cores, 4 to 11 on busy ones, without a word)"
 	@mkdir -p $(WHEELS) && rm -f $(WHEELS)/ggml_python-*.whl
 	@CMAKE_ARGS="$(GGML_ARGUMENTS)" $(PIP) wheel --no-cache-dir --no-deps --wheel-dir $(WHEELS) $(GGML)
 	@echo "$(GGML) $(GGML_ARGUMENTS)" > $@
@@ -151,7 +151,7 @@ $(STAMPS)/dependencies: pyproject.toml .ci/requirements $(WHEELS)/ggml | $(STAMP
 
 # A wheel, never an editable install: what is tested is what a user gets.
 $(STAMPS)/assay: $(STAMPS)/dependencies $(SOURCES) $(PACKAGE)
-	@echo "compiling the engine and installing Assay (about a minute the first time)"
+	@echo "compiling the engine and installing Assay (the first time a minute on two idle cores, 4 to 11 on busy ones, without a word)"
 	@rm -rf .cache/dist && mkdir -p .cache/dist
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) wheel --no-cache-dir --no-build-isolation --no-deps \
 	    --wheel-dir .cache/dist --config-settings=build-dir=.cache/build .

@@ -20,7 +20,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.build_log import first_errors
+from engine.build_step import run_step
 from engine.cache import Log, cache_folder, held
 from engine.identity import RECEIPT_NAME, identify_build
 from engine.source_tree import hash_sources, source_folder
@@ -266,7 +266,7 @@ class _Attempt:
         self._log_path.write_text("", encoding="utf-8")
         self._log(f"configuring {self._spec.name}")
         self._step([cmake, "-G", "Ninja", "-S", str(self._tree / "source"), "-B", str(objects), *variables])
-        self._log(f"compiling {self._spec.name} (about a minute the first time)")
+        self._log(f"compiling {self._spec.name} (the first time a minute on two idle cores, ten on busy ones)")
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
         self._step([cmake, "--build", str(objects), "--parallel", jobs])
         self._step([cmake, "--install", str(objects), "--prefix", str(prefix)])
@@ -275,24 +275,19 @@ class _Attempt:
                 raise self._failure(f"the build installed no {name}", ())
 
     def _step(self, argv: list[str]) -> None:
-        with self._log_path.open("a", encoding="utf-8") as file:
-            file.write(f"$ {' '.join(argv)}\n")
-            file.flush()
-            try:
-                result = subprocess.run(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    env=self._tools.environment(),
-                    timeout=_STEP_LIMIT_S,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                raise self._failure(f"a build step took longer than {_STEP_LIMIT_S} s", ()) from None
-        if result.returncode != 0:
+        try:
+            code = run_step(
+                argv,
+                self._log_path,
+                environment=self._tools.environment(),
+                limit_s=_STEP_LIMIT_S,
+                tell=lambda text: self._log(f"compiling {self._spec.name}: {text}"),
+            )
+        except TimeoutError:
+            raise self._failure(f"a build step took longer than {_STEP_LIMIT_S} s", ()) from None
+        if code != 0:
             lines = self._log_path.read_text(encoding="utf-8", errors="replace").splitlines()
-            raise self._failure(f"the build ended with code {result.returncode}", first_errors(lines))
+            raise self._failure(f"the build ended with code {code}", first_errors(lines))
 
     def _failure(self, problem: str, lines: list[str] | tuple[str, ...]) -> BuildError:
         message = f"build {self._spec.name!r} failed: {problem}"

@@ -8,6 +8,13 @@ from typing import Final
 _ERROR_LINE: Final = re.compile(r"error:|undefined reference|^FAILED:|multiple definition|cannot find")
 _ADDRESS: Final = re.compile(r"\(\.[a-z]+[^)]*\)|0x[0-9a-f]+")
 _SHOWN_ERRORS: Final = 6
+_STEP: Final = re.compile(r"^\[(\d+)/(\d+)\] ", re.MULTILINE)
+
+
+def steps_done(log: str) -> tuple[int, int] | None:
+    """Return how many of a build's steps the newest line with a count says are done; None before the first one."""
+    counts = _STEP.findall(log)
+    return (int(counts[-1][0]), int(counts[-1][1])) if counts else None
 
 
 def first_errors(lines: list[str]) -> list[str]:

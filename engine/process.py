@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
 from protocols.errors import EngineError
+from protocols.results import LAST_WORDS
 from protocols.start_failures import ENDED_AT_START
 
 Readiness = Literal["line", "health"]
@@ -351,7 +352,7 @@ class EngineProcess:
 
     def _failure(self, problem: str) -> EngineError:
         tail = self.log_tail()
-        text = problem if not tail else problem + "; its last words:\n  " + "\n  ".join(tail)
+        text = problem if not tail else problem + LAST_WORDS + "\n  " + "\n  ".join(tail)
         return EngineError(text, where=self.argv[0], hint=f"the whole log is {self.stderr_log.name}")
 
     def _listening(self) -> Address | None:

@@ -31,6 +31,7 @@ from engine.interface import KV_TYPES
 from engine.process import spawn_bound
 from engine.serving import FRAME, serve
 from protocols.errors import EngineError
+from protocols.results import LAST_WORDS
 
 Rows = Literal["all", "last", "none"]
 DEFAULT_TIMEOUT_S: Final = 600.0
@@ -375,7 +376,7 @@ class EngineWorker:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
         lines = [line for line in self._log.read().decode("utf-8", "replace").splitlines() if line.strip()][-5:]
-        words = "; its last words:\n  " + "\n  ".join(lines) if lines else ""
+        words = LAST_WORDS + "\n  " + "\n  ".join(lines) if lines else ""
         return LibraryDiedError(f"the engine library died during {operation} ({how}){words}", where=str(self._library))
 
 

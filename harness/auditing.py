@@ -15,6 +15,7 @@ from recorder.audit import AuditResult, Level
 from recorder.bundle import SUFFIX
 from recorder.key_ring import key_ring
 from recorder.keys import VerifierKey, parse_verifier_key
+from recorder.presence import is_like_store, no_ledger
 
 DESCRIPTIONS: Final = {
     "entries": "every ledger line is an entry in canonical form",
@@ -48,14 +49,18 @@ class Evidence(NamedTuple):
 
 
 def evidence_place(store: Path, text: str | None) -> Evidence:
-    """Tell a bundle or a folder with a ledger from the name of a campaign in the store."""
-    if text is None:
-        return Evidence(store, None)
-    path = Path(text)
-    if path.is_file() or (path / "ledger.jsonl").is_file():
-        return Evidence(path, None)
-    if "/" in text or text.endswith(SUFFIX):
-        raise HostError("there is no such bundle or store", where=text)
+    """Tell a bundle or a folder with a ledger from the name of a campaign in the store.
+
+    UsageError where neither is there: nothing was looked at, so nothing is said about evidence.
+    """
+    if text is not None:
+        path = Path(text)
+        if path.is_file() or is_like_store(path):
+            return Evidence(path, None)
+        if path.is_dir() or "/" in text or text.endswith(SUFFIX):
+            raise UsageError("there is no such bundle or store", where=text)
+    if not is_like_store(store):
+        raise no_ledger(store)
     return Evidence(store, text)
 
 

@@ -19,7 +19,7 @@ EPILOG = """\b
 Exit codes:
   0    PASS, or the command did what it was asked
   1    FAIL
-  2    usage or protocol error
+  2    usage or protocol error, a store, bundle or campaign that is not there among them
   3    INCONCLUSIVE, SCREEN_ONLY, or a required gate was NOT_RUN
   4    INVALID or NOT_COMPARABLE
   5    execution failed (engine or host)

@@ -22,6 +22,7 @@ from harness.exits import EXIT_EXECUTION, EXIT_INTERRUPTED
 from harness.outlet import Outlet, plain
 from harness.progress import Clockwork, Progress
 from protocols.errors import AssayError
+from protocols.results import in_short
 
 COLOURS = {
     "PASS": "green",
@@ -177,7 +178,7 @@ class PlainProgress:
     def load_done(self, *, state: str, reason: str | None) -> None:
         """Say how the load ended."""
         seconds = self._clock.load_done()
-        why = f" ({reason})" if reason else ""
+        why = f" ({in_short(reason)})" if reason else ""
         self._console.say(f"{self._clock.head()}: {state} after {seconds:.1f} s{why}")
 
     def say(self, text: str) -> None:
@@ -234,7 +235,7 @@ class LiveProgress:
         """Print how the load ended above the line."""
         seconds = self._clock.load_done()
         line = Text(f"{self._clock.head()}: ").append(status_text(state)).append(f" after {seconds:.1f} s")
-        self._console.err.print(line.append(f" ({plain(reason)})" if reason else ""))
+        self._console.err.print(line.append(f" ({plain(in_short(reason))})" if reason else ""))
 
     def say(self, text: str) -> None:
         """Print one line above the drawn one."""

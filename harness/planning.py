@@ -312,12 +312,16 @@ def dry_run(path: Path, store_root: Path, *, log: Log) -> dict[str, Any]:
     }
 
 
+def _found(found: object) -> str | None:
+    return None if found is None else str(found)
+
+
 def show_dry_run(console: Console, value: dict[str, Any]) -> None:
     """Print a dry run for a person."""
     console.show(f"{value['protocol']}: {' '.join(value['loads'])}")
     for name, argv in value["argv"].items():
         files = value["lock"]["arms"][name]["files"]
         console.show(f"{name}: {len(files)} files, {' '.join(argv)}")
-    rows = [(one["id"], one["effect"], str(one["found"]), one["message"]) for one in value["preflight"]]
+    rows = [(one["id"], one["effect"], _found(one["found"]), one["message"]) for one in value["preflight"]]
     console.show(table(("preflight", "effect", "found", "meaning"), rows))
     console.show("nothing was recorded or started" + ("" if value["would_start"] else "; a real run would be refused"))

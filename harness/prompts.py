@@ -10,6 +10,7 @@ from engine.worker import EngineWorker
 from harness.engines import find_build, find_model
 from protocols.errors import ProtocolError
 from protocols.load import library_protocol, load_protocol
+from protocols.origins import SUFFIX, origin_bytes
 from protocols.prompt import freeze_prompt
 
 Log = Callable[[str], None]
@@ -19,6 +20,8 @@ def write_prompt(
     *, tokens: int, seed: int, generated_tokens: int, model: str, build: Path | None, out: Path, log: Log
 ) -> bytes:
     """Freeze a cold prompt of exactly `tokens` ids of a model's tokenizer as a request body; return the body.
+
+    A file beside it says for which model.
 
     Raises ProtocolError where the file exists: a frozen request is never overwritten.
     """
@@ -37,6 +40,7 @@ def write_prompt(
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("xb") as file:
         file.write(body)
+    out.with_name(out.name + SUFFIX).write_bytes(origin_bytes(body, Path(model).name))
     return body
 
 

@@ -36,6 +36,7 @@ from protocols.errors import HostError
 from protocols.load import LoadedProtocol, load_protocol, parse_protocol
 from protocols.looks import look_blocks
 from protocols.measurements import ARMS
+from protocols.results import in_short
 from protocols.schedule import Position
 from recorder.campaign import CampaignRecorder
 from recorder.store import Store
@@ -332,4 +333,6 @@ class _Campaign:
             self._progress.load_done(state="PARTIAL", reason=INTERRUPTED)
             raise
         self._progress.load_done(state=end.state, reason=end.reason)
-        return None if end.state == "COMPLETE" else f"load {position.label} is {end.state}: {end.reason}"
+        if end.state == "COMPLETE":
+            return None
+        return f"load {position.label} is {end.state}: {in_short(end.reason or '')}"

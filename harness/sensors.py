@@ -61,7 +61,7 @@ def sensor_lines(selection: Selection) -> Iterator[Line]:
     sources = {spec.name: spec.source for one in selection.providers for spec in one.describe()}
     absent = next((report for report in selection.reports if report.provider == "gpu"), None)
     if absent is not None:
-        why = "; ".join(f"{name}: {' '.join(reason.split())[:70]}" for name, reason in absent.refused.items())
+        why = "; ".join(f"{name}: {' '.join(reason.split())}" for name, reason in absent.refused.items())
         yield Line(topic="sensors", name="GPU", state="warn", found=f"{absent.reason}: {why}")
     for quantity in QUANTITIES:
         if quantity.is_gpu and absent is not None:

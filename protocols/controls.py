@@ -27,6 +27,8 @@ IDENTITY: Final = "identity"
 VALIDITY: Final = "validity"
 """Stands for the protocol's rules about the host: a block that they leave out of the losses."""
 _FIRED: Final = frozenset({"FAIL"})
+_ALARMING: Final = frozenset({"FAIL", "NOT_COMPARABLE"})
+"""Without a fault, a baseline that breaks what its protocol states is as wrong as a candidate that does."""
 
 
 class Control(Part):
@@ -142,8 +144,9 @@ def outcome_of(
     A gate that is not required (the drift of the host, say) is shown, and its firing without a fault is no false alarm.
     """
     gates = list(gates)
-    fired = [gate for gate, status, _ in gates if status in _FIRED]
-    alarms = [gate for gate, status, is_required in gates if status in _FIRED and is_required]
+    firing = _ALARMING if control is None else _FIRED
+    fired = [gate for gate, status, _ in gates if status in firing]
+    alarms = [gate for gate, status, is_required in gates if status in firing and is_required]
     for name, has_fired in ((IDENTITY, has_invalid_loads), (VALIDITY, has_invalid_blocks)):
         if has_fired:
             fired.append(name)

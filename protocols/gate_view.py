@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from protocols.measurements import CampaignMeasurements, LoadMeasurement, RequestMeasurement
 from protocols.metrics import measured_requests
-from protocols.results import some_of
+from protocols.results import in_short, some_of
 from protocols.schedule import Position, expand_schedule
 from protocols.schema import Protocol, Workload
 from protocols.validity import invalid_blocks, unchecked_readings
@@ -123,7 +123,7 @@ def _missing_phrase(position: Position, tries: Sequence[LoadMeasurement], comple
         return f"{position.label} is recorded as COMPLETE {complete} times"
     if not tries or tries[-1].state is None:
         return f"{position.label} was not run"
-    reason = f" ({tries[-1].reason})" if tries[-1].reason else ""
+    reason = f" ({in_short(tries[-1].reason)})" if tries[-1].reason else ""
     return f"{position.label} is {tries[-1].state}{reason}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from protocols.breaks import Break, is_the_candidates, next_step, whose
 from protocols.canonical import JsonValue, token_digest
 from protocols.gate_schema import (
     ColdCacheGate,
@@ -15,7 +16,7 @@ from protocols.gate_schema import (
     SoundRepliesGate,
 )
 from protocols.gate_view import View
-from protocols.measurements import ARMS, LoadMeasurement, RequestMeasurement
+from protocols.measurements import ARMS, Arm, LoadMeasurement, RequestMeasurement
 from protocols.metrics import measured_requests
 from protocols.results import GateResult, GateStatus, some_of
 from protocols.schema import Workload
@@ -63,11 +64,13 @@ def samples_of(view: View, workload: str) -> list[Sample]:
 def evaluate_completeness(gate: CompletenessGate, view: View) -> GateResult:
     """Every scheduled load is COMPLETE, every request was answered, and every token count is the stated one.
 
-    INCONCLUSIVE where something is missing, FAIL where a known count differs, NOT_RUN where an engine states no counts.
+    INCONCLUSIVE where something is missing, FAIL where a known count of the candidate differs, NOT_COMPARABLE where the
+    baseline's differ alike, NOT_RUN where an engine states no counts.
     """
     missing = list(view.missing_loads)
-    wrong: list[str] = []
+    wrong: list[Break] = []
     unknown: list[str] = []
+    samples = [sample for workload in view.protocol.workloads for sample in samples_of(view, workload.id)]
     for workload in view.protocol.workloads:
         missing.extend(view.missing_requests(workload))
         for sample in samples_of(view, workload.id):
@@ -77,13 +80,14 @@ def evaluate_completeness(gate: CompletenessGate, view: View) -> GateResult:
         "loads_complete": len(view.loads),
         "missing": list(missing),
         "invalid_loads": list(view.invalid_loads),
-        "wrong_counts": list(wrong),
+        "wrong_counts": [one.text for one in wrong],
         "unknown_counts": list(unknown),
     }
     if missing:
         return result_of(gate, "INCONCLUSIVE", f"The campaign is not complete: {some_of(missing)}.", inputs)
     if wrong:
-        return result_of(gate, "FAIL", f"Token counts are not the stated ones: {some_of(wrong)}.", inputs)
+        step = None if is_the_candidates(wrong, answered(samples)) else _counts_step(view)
+        return broken(gate, "Token counts are not the stated ones", wrong, inputs, step)
     if unknown:
         return result_of(gate, "NOT_RUN", f"An engine does not state its token counts: {some_of(unknown)}.", inputs)
     requests = sum(workload.repeats for workload in view.protocol.workloads)
@@ -94,14 +98,50 @@ def evaluate_completeness(gate: CompletenessGate, view: View) -> GateResult:
     return result_of(gate, "PASS", reason, inputs)
 
 
-def _check_counts(sample: Sample, workload: Workload, wrong: list[str], unknown: list[str]) -> None:
-    stated = {"prompt": workload.prompt_tokens, "generated": workload.generated_tokens}
-    found = {"prompt": sample.request.prompt_tokens, "generated": sample.request.generated_tokens}
-    for what, count in found.items():
+def answered(samples: Sequence[Sample]) -> dict[Arm, int]:
+    """Return how many requests each arm answered."""
+    return {arm: sum(sample.load.arm == arm for sample in samples) for arm in ARMS}
+
+
+def broken(
+    gate: ExactGate,
+    words: str,
+    breaks: Sequence[Break],
+    inputs: Mapping[str, JsonValue],
+    step: str | None,
+    threshold: str | None = None,
+) -> GateResult:
+    """Return FAIL; NOT_COMPARABLE with its next step where `step` says that the breaks are not the candidate's."""
+    found = some_of([one.text for one in breaks])
+    if step is None:
+        return result_of(gate, "FAIL", f"{words}: {found}.", inputs, threshold)
+    reason = f"{words}, {whose(breaks)}: {found}. This says nothing against the candidate. {step}"
+    return result_of(gate, "NOT_COMPARABLE", reason, {**inputs, **next_step(step)}, threshold)
+
+
+def _counts_step(view: View) -> str:
+    """Name the numbers to state where all requests of a workload have the same other ones, else say where to look."""
+    steps: list[str] = []
+    for workload in view.protocol.workloads:
+        samples = samples_of(view, workload.id)
+        for member in ("prompt_tokens", "generated_tokens"):
+            found = {getattr(sample.request, member) for sample in samples}
+            if found == {getattr(workload, member)}:
+                continue
+            if len(found) > 1:
+                return "The baseline does it too: make its counts the stated ones first."
+            steps.append(f"{member}: {found.pop()} in workload {workload.id}")
+    return f"If that is what the request means, write {some_of(steps)}, and run a new campaign."
+
+
+def _check_counts(sample: Sample, workload: Workload, wrong: list[Break], unknown: list[str]) -> None:
+    for member, what in (("prompt_tokens", "prompt"), ("generated_tokens", "generated")):
+        count, stated = getattr(sample.request, member), getattr(workload, member)
         if count is None:
             unknown.append(f"{sample.name} of {workload.id} has no count of {what} tokens")
-        elif count != stated[what]:
-            wrong.append(f"{sample.name} of {workload.id} has {count} {what} tokens, stated are {stated[what]}")
+        elif count != stated:
+            text = f"{sample.name} of {workload.id} has {count} {what} tokens, stated are {stated}"
+            wrong.append(Break(sample.load.arm, (workload.id, sample.request.repeat, member, count), text))
 
 
 def evaluate_exact_tokens(gate: ExactTokensGate, view: View) -> GateResult:
@@ -247,6 +287,12 @@ def _stored(count: int | None) -> JsonValue:
     return None if count is None else str(count)
 
 
+_CACHED_STEP = (
+    "Write the cached_tokens that are meant, or keep the prompt out of the caches of both engines "
+    "(cache_prompt: false in the request), and run a new campaign."
+)
+
+
 def evaluate_cold_cache(gate: ColdCacheGate, view: View) -> GateResult:
     """Every measured request took exactly the stated number of prompt tokens from a cache."""
     stated = str(gate.cached_tokens)
@@ -256,14 +302,23 @@ def evaluate_cold_cache(gate: ColdCacheGate, view: View) -> GateResult:
     samples = samples_of(view, gate.workload)
     absent = [sample.name for sample in samples if sample.request.cached_tokens is None]
     wrong = [
-        f"{sample.name} took {sample.request.cached_tokens}"
+        Break(
+            sample.load.arm,
+            (sample.request.repeat, sample.request.cached_tokens),
+            f"{sample.name} took {sample.request.cached_tokens}",
+        )
         for sample in samples
         if sample.request.cached_tokens not in {None, gate.cached_tokens}
     ]
-    inputs: dict[str, JsonValue] = {"absent": list(absent), "wrong": list(wrong), "requests": len(samples)}
+    inputs: dict[str, JsonValue] = {
+        "absent": list(absent),
+        "wrong": [one.text for one in wrong],
+        "requests": len(samples),
+    }
     if wrong:
-        reason = f"Prompt tokens from the cache are not the stated {stated}: {some_of(wrong)}."
-        return result_of(gate, "FAIL", reason, inputs, stated)
+        step = None if is_the_candidates(wrong, answered(samples)) else _CACHED_STEP
+        words = f"Prompt tokens from the cache are not the stated {stated}"
+        return broken(gate, words, wrong, inputs, step, stated)
     if absent:
         reason = f"The engine does not report cached tokens in {some_of(absent)}."
         return result_of(gate, "NOT_RUN", reason, inputs, stated)

@@ -102,8 +102,12 @@ def _judged(
     if whole is not None:
         inputs["all_blocks"] = _whole_payload(whole)
         reason += f" {_left_out(view, whole)}"
-    if kept.clock == "server" and inputs["timing_disagreements"]:
-        reason += " The engine's own times and the client's disagree in some loads; see the inputs."
+    apart = [load.label for load in kept.loads if load.timing_disagreement]
+    if kept.clock == "server" and apart:
+        reason += (
+            f" The engine's own times and the client's differ by more than 2 % and 20 ms in {some_of(apart)}: a note "
+            "that fails nothing; the limit of a gate over replies is another, wider one."
+        )
     return speed_result(gate, decision, reason, inputs, margin=decimal_text(gate.margin_pct))
 
 

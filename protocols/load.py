@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from protocols.canonical import sha256_hex
 from protocols.errors import Problem, ProtocolError
 from protocols.findings import Finding, nearest
+from protocols.origins import BUNDLED_MODEL, MAX_BYTES, SUFFIX, check_origins, holds_ids, parse_origin
 from protocols.paths import is_file, read_given
 from protocols.problems import schema_problems
 from protocols.request_checks import MAX_BODY_BYTES, check_requests
@@ -60,8 +61,11 @@ def parse_protocol(source: bytes, path: Path) -> LoadedProtocol:
     if protocol is None or problems:
         raise ProtocolError.from_problems(str(path), _in_order(problems, str(path)))
     findings = list(check_protocol(protocol))
-    requests = dict(_read_requests(protocol, path.parent, findings))
-    findings += check_requests(protocol, requests)
+    origins: dict[str, str] = {}
+    requests = dict(_read_requests(protocol, path.parent, findings, origins))
+    bundled = frozenset(name for name in requests if _is_bundled(find_request(name, path.parent)))
+    findings += check_requests(protocol, requests, bundled=bundled)
+    findings += check_origins(protocol, _named_requests(protocol), origins)
     refusals = [_problem(finding, tree) for finding in findings if not finding.is_warning]
     if refusals:
         raise ProtocolError.from_problems(str(path), _in_order(refusals, str(path)))
@@ -96,8 +100,13 @@ def _in_order(problems: Iterable[Problem], source: str) -> list[Problem]:
     return sorted(dict.fromkeys(problems), key=lambda problem: int(problem.where[start:].split(":")[0]))
 
 
-def _read_requests(protocol: Protocol, folder: Path, findings: list[Finding]) -> Iterable[tuple[str, bytes]]:
-    """Yield each request body that can be read; what cannot is added to the findings, at the key that names it."""
+def _read_requests(
+    protocol: Protocol, folder: Path, findings: list[Finding], origins: dict[str, str]
+) -> Iterable[tuple[str, bytes]]:
+    """Yield each request body that can be read; what cannot is added to the findings, at the key that names it.
+
+    `origins` gets the model that a body's token ids were frozen for, where that is known.
+    """
     unsound = {finding.path for finding in findings if not finding.is_warning}
     seen: set[str] = set()
     for path, reference in _named_requests(protocol):
@@ -111,12 +120,33 @@ def _read_requests(protocol: Protocol, folder: Path, findings: list[Finding]) ->
             continue
         try:
             if file.stat().st_size <= MAX_BODY_BYTES:
-                yield reference, file.read_bytes()
+                body = file.read_bytes()
+                origin = _origin(file, body)
+                origins |= {} if origin is None else {reference: origin}
+                yield reference, body
                 continue
             message = f"the file {reference} is larger than {MAX_BODY_BYTES} bytes"
         except OSError as error:
             message = f"the file {reference} cannot be read: {error.strerror or error}"
         findings.append(Finding(path=path, message=message))
+
+
+def _is_bundled(file: Path | None) -> bool:
+    return file is not None and file.resolve().parent == PACKAGE / "requests"
+
+
+def _origin(file: Path, body: bytes) -> str | None:
+    """Return the model whose token ids a request holds: of a bundled one it is known, else a file beside it says so."""
+    if not holds_ids(body):
+        return None
+    if _is_bundled(file):
+        return BUNDLED_MODEL
+    beside = file.with_name(file.name + SUFFIX)
+    try:
+        with beside.open("rb") as content:
+            return parse_origin(content.read(MAX_BYTES), body)
+    except OSError:
+        return None  # a request of before, or of another tool
 
 
 def _named_requests(protocol: Protocol) -> Iterable[tuple[tuple[PathPart, ...], str]]:

@@ -19,6 +19,10 @@ class BlocksStep(NamedTuple):
     chance: float
 
 
+QUIET_BLOCKS = 16
+"""A host on which an equal candidate needs more blocks than this to pass is to be made quiet, not measured longer."""
+
+
 def blocks_to_decide(
     sigma: float, loss: float, margin: float, alpha: float, *, power: float = POWER
 ) -> BlocksStep | None:
@@ -32,6 +36,12 @@ def blocks_to_decide(
 def blocks_to_pass(sigma: float, margin: float, alpha: float, *, power: float = POWER) -> BlocksStep | None:
     """Return the fewest blocks that PASS a candidate without any loss with a chance of `power`."""
     return _fewest(sigma, 0.0, margin, alpha, power, lambda chances: chances.p_pass)
+
+
+def is_host_too_noisy(sigma: float, margin: float, alpha: float) -> bool:
+    """Whether even a candidate without any loss would need more than `QUIET_BLOCKS` blocks at this noise of a load."""
+    passes = blocks_to_pass(sigma, margin, alpha)
+    return passes is None or passes.blocks > QUIET_BLOCKS
 
 
 def _fewest(

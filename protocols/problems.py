@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -214,5 +217,18 @@ def _hint(kind: str, node: Node | None) -> str | None:
     if kind == "bool_type" and isinstance(value, str) and value in {"true", "false"}:
         return f"write {value} without quotes"
     if kind == "tuple_type" and value is not None:
-        return f"write [{value}]"
+        return f"write [{_list_items(value)}]"
     return None
+
+
+def _list_items(value: object) -> str:
+    """Return one scalar as the items of a list: a text of several words is several items, as a shell would split it."""
+    if not isinstance(value, str):
+        return str(value)
+    try:
+        words = shlex.split(value)
+    except ValueError:  # a quote that does not end
+        words = value.split()
+    if len(words) == 1 and re.fullmatch(IDENTIFIER_PATTERN, words[0]):
+        return words[0]
+    return ", ".join(json.dumps(word, ensure_ascii=False) for word in words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from protocols.findings import Finding
@@ -17,18 +18,42 @@ MAX_BODY_BYTES = 32_000_000
 Path = tuple[PathPart, ...]
 
 
-def check_requests(protocol: Protocol, requests: Mapping[str, bytes]) -> Iterator[Finding]:
-    """Yield every finding about the bodies; `requests` maps the names that the protocol uses to the bytes."""
+def check_requests(
+    protocol: Protocol, requests: Mapping[str, bytes], *, bundled: frozenset[str] = frozenset()
+) -> Iterator[Finding]:
+    """Yield every finding about the bodies; `requests` maps the names that the protocol uses to the bytes.
+
+    A body whose name is among the `bundled` ones does not lie beside the protocol and cannot be edited there.
+    """
     for index, workload in enumerate(protocol.workloads):
         path: Path = ("workloads", index)
-        if workload.warmup is not None and workload.warmup.request in requests:
-            place = (*path, "warmup", "request")
-            yield from _check_body(requests[workload.warmup.request], workload.warmup.request, place, None, protocol)
-            yield from _check_named_model(requests[workload.warmup.request], workload.warmup.request, place, protocol)
-        if workload.request in requests:
-            place = (*path, "request")
-            yield from _check_body(requests[workload.request], workload.request, place, workload, protocol)
-            yield from _check_named_model(requests[workload.request], workload.request, place, protocol)
+        named: list[tuple[str, Path, Workload | None]] = [(workload.request, (*path, "request"), workload)]
+        if workload.warmup is not None:
+            named.insert(0, (workload.warmup.request, (*path, "warmup", "request"), None))
+        for name, place, judged in named:
+            if name in requests:
+                findings = [
+                    *_check_body(requests[name], name, place, judged, protocol),
+                    *_check_named_model(requests[name], name, place, protocol),
+                ]
+                hint = _own_request(protocol, workload)
+                yield from (_without_edit(one, hint) for one in findings) if name in bundled else findings
+
+
+def _without_edit(finding: Finding, hint: str) -> Finding:
+    """Replace a hint that says to write something in the body."""
+    return replace(finding, hint=hint) if finding.hint is not None and finding.hint.endswith(" in it") else finding
+
+
+def _own_request(protocol: Protocol, workload: Workload) -> str:
+    """Say how to get a request in place of a bundled one."""
+    if workload.route != "/completion":
+        return "it is bundled: name a request file of your own beside the protocol"
+    prompt, generated = workload.prompt_tokens, workload.generated_tokens
+    return (
+        f"it is bundled; make your own: assay protocol prompt --model {protocol.model.name or protocol.model.path} "
+        f"--tokens {prompt} --generated-tokens {generated} --out requests/prompt-{prompt}-{generated}.json"
+    )
 
 
 def parse_body(body: bytes) -> dict[str, Any]:

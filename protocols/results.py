@@ -10,6 +10,8 @@ from protocols.canonical import JsonValue
 
 GateStatus = Literal["PASS", "FAIL", "INCONCLUSIVE", "NOT_RUN", "NOT_COMPARABLE", "SCREEN_ONLY"]
 
+LAST_WORDS = "; its last words:"
+"""What stands between the reason of an engine's end and the lines of its log."""
 NAMED_AT_MOST = 4
 """How many items a sentence names before it says how many more there are."""
 
@@ -49,6 +51,11 @@ class GateResult:
             "threshold": self.threshold,
             "margin": self.margin,
         }
+
+
+def in_short(reason: str) -> str:
+    """Return a reason without the last words of the engine: they are shown in one place."""
+    return reason.partition(LAST_WORDS)[0]
 
 
 def some_of(items: Sequence[str]) -> str:

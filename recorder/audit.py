@@ -41,7 +41,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from protocols.errors import AssayError, EvidenceError, HostError
+from protocols.errors import AssayError, HostError, UsageError
 from recorder.audit_bundle import AuditFolder, check_imports, check_manifest
 from recorder.audit_chain import check_chain, check_checkpoints, check_head, check_locks
 from recorder.audit_context import LEVELS, Audit, AuditResult, CheckOutcome, Finding, Level
@@ -58,6 +58,7 @@ from recorder.audit_tables import check_database, check_rows
 from recorder.audit_telemetry import check_telemetry
 from recorder.bundle import opened_evidence
 from recorder.keys import VerifierKey
+from recorder.presence import no_ledger
 
 __all__ = ["LEVELS", "AuditResult", "CheckOutcome", "Finding", "Level", "audit_store"]
 
@@ -103,7 +104,7 @@ def audit_store(
     names; successors that they signed are trusted too, ``revoked_keys`` never. ``head`` is ``<entries>:<Merkle root in
     hex>``, as an earlier audit or a decision gave it. ``against`` is the lock that the campaign (the newest, if none is
     named) must have.
-    Raises `EvidenceError` only where there is no store at all, or where ``campaign`` or ``head`` cannot be read, and
+    Raises `UsageError` where there is no such folder or campaign, `EvidenceError` where ``head`` cannot be read, and
     `HostError` where this user may not read the files.
     """
     begun = partial(Audit, trusted_keys=tuple(trusted_keys), revoked_keys=tuple(revoked_keys))
@@ -113,7 +114,7 @@ def audit_store(
 
     with opened_evidence(root) as folder:
         if not folder.is_dir():
-            raise EvidenceError("there is no store here", where=str(root))
+            raise no_ledger(root)
         return _audit(begun(folder, campaign=campaign, head=head, against=against), level, audit_import)
 
 
@@ -139,6 +140,8 @@ def _run(audit: Audit, number: int, label: str, check: Check) -> CheckOutcome:
     except AssayError as error:
         if isinstance(error, HostError) and (isinstance(error.__cause__, PermissionError) or "locked" in str(error)):
             raise
+        if isinstance(error, UsageError) and not audit.findings:
+            raise  # a mistyped campaign; where the ledger does not hold, it may be the ledger that lacks it
         audit.find(error.where or str(audit.root), message=str(error))
     except PermissionError as error:
         # That this user may not read it says nothing about the evidence.

@@ -44,6 +44,7 @@ from recorder.manifest import (
     read_manifest,
 )
 from recorder.merkle import leaf_hash, root_of
+from recorder.presence import no_ledger
 from recorder.recovery import recorded_torn_files
 from recorder.redaction import Rule, left_out
 
@@ -81,7 +82,7 @@ def write_bundle(
     hold, `HostError` where the disk refuses; nothing is left behind then.
     """
     if not (root / "ledger.jsonl").is_file():
-        raise EvidenceError("there is no store here", where=str(root), hint="`assay run` makes one")
+        raise no_ledger(root)
     with host_errors("read the ledger", root / "ledger.jsonl"):
         lines = split_torn((root / "ledger.jsonl").read_bytes()).lines
     entries = tuple(read_entries(lines))

@@ -58,8 +58,8 @@ def parse_rule(text: str) -> Rule:
 def left_out(entries: Iterable[Entry], rules: Iterable[Rule], *, only_campaign: str | None = None) -> frozenset[str]:
     """Return the hash of each blob that a bundle leaves out.
 
-    ``only_campaign`` also leaves out what belongs to any other campaign. A blob that two entries name is left out as
-    soon as one of them makes it so.
+    ``only_campaign`` also leaves out what was recorded of any other campaign; what it promised stays. A blob that two
+    entries name is left out as soon as one of them makes it so.
     """
     chosen, found = tuple(rules), set()
     for entry in entries:

@@ -38,6 +38,7 @@ from recorder.keys import Signer
 from recorder.ledger import Entry, Ledger, read_entries, split_torn
 from recorder.load_files import encode_line
 from recorder.measure import measure_campaign, protocol_of_source
+from recorder.presence import no_ledger
 from recorder.recovery import recover
 from recorder.row_values import read_object
 from recorder.rows import REQUEST_INDEX, read_verdict, seal_reason
@@ -113,13 +114,13 @@ class Store:
         """Open a store, for one writer or read-only; finish first what a killed writer left.
 
         ``secrets`` are values that must never be written. ``busy_ms`` is how long another user of the database is
-        waited for. Raises `HostError` (disk, another writer, a locked database) or `EvidenceError` (the evidence does
-        not hold, or there is no store here).
+        waited for. Raises `HostError` (disk, another writer, a locked database), `EvidenceError` (the evidence does not
+        hold) or `UsageError` (there is no store here).
         """
         disk = files or Files()
         blobs = BlobStore(root / "blobs" / "sha256", disk)
         if not create and not (root / LEDGER).is_file():
-            raise EvidenceError("there is no store here", where=str(root), hint="`assay run` makes one")
+            raise no_ledger(root)
         if read_only:
             with host_errors("read the ledger", root / LEDGER):
                 lines = split_torn((root / LEDGER).read_bytes()).lines

@@ -93,8 +93,7 @@ def sha256(data: bytes) -> bytes:
 
 def roots_of(lines: list[bytes]) -> list[bytes]:
     """Return the root over the first 0, 1, 2, ... lines."""
-    roots = [sha256(b"")]
-    peaks: list[bytes] = []  # roots of the full subtrees, largest first
+    roots, peaks = [sha256(b"")], list[bytes]()  # peaks: roots of the full subtrees, largest first
     for size, line in enumerate(lines, 1):
         root = sha256(b"\0" + line)
         for _ in range((size & -size).bit_length() - 1):
@@ -159,8 +158,7 @@ def is_signature(key: bytes, signature: bytes, message: bytes) -> bool:
 
 def b64(text: str) -> bytes:
     """Read base64 in its one form."""
-    data = base64.b64decode(text, validate=True)
-    if base64.b64encode(data).decode() != text:
+    if base64.b64encode(data := base64.b64decode(text, validate=True)).decode() != text:
         raise ValueError("base64 that is not in its one form")
     return data
 
@@ -242,8 +240,8 @@ class Verifier:
         self.trust = "SELF_CONSISTENT" if self.findings else self.trust
 
     def _find(self, place: str, message: str, expected: object = None, found: object = None) -> None:
-        where = {"check": self.check, "place": place}
-        self.findings.append({**where, "message": message, "expected": expected, "found": found})
+        named = {"check": self.check, "place": place, "message": message}
+        self.findings.append({**named, "expected": expected, "found": found})
 
     def _blobs(self) -> Iterator[tuple[Entry, Entry, str]]:
         """Yield each blob that an entry names, with that entry and the name of its file."""
@@ -476,7 +474,10 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.head is not None and not re.fullmatch(r"(0|[1-9][0-9]{0,15}):[0-9a-f]{64}", chosen.head):
         parser.error("--head has the form <entries>:<root in hex>")
-    given = [*chosen.key, *chosen.revoked]
+    if not any((chosen.folder / name).exists() for name in ("ledger.jsonl", "manifest.json", "assay.sqlite", "blobs")):
+        unpack = f"unpack first: tar --zstd -xf {chosen.folder}"  # a mistyped path is no forgery
+        parser.error(unpack if chosen.folder.is_file() else f"there is no bundle in {chosen.folder}")
+    given = (*chosen.key, *chosen.revoked)
     read = [Path(one).read_text("utf-8", "replace") if Path(one[:255]).is_file() else one for one in given]
     try:
         trusted = [parse_key(text)[2] for text in read[: len(chosen.key)]]
@@ -487,10 +488,9 @@ def main(arguments: list[str]) -> int:
     result = {"is_sound": not verifier.findings, "trust": verifier.trust, "head": verifier.found_head}
     result |= {"findings": verifier.findings, "skipped": list(SKIPPED), "open_points": verifier.open_points}
     lines = [f"does not hold: {one['place']}: {one['message']} [{one['check']}]" for one in verifier.findings]
-    lines += [f"unproven: {point}" for point in verifier.open_points]
-    lines += [f"skipped (they need `assay audit`): {', '.join(SKIPPED)}"]
+    lines += [*(f"unproven: {one}" for one in verifier.open_points), f"skipped (`assay audit`): {', '.join(SKIPPED)}"]
     lines += [f"{'sound, ' + verifier.trust if result['is_sound'] else 'NOT SOUND'}; head {result['head']}"]
-    shown = ("".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in line) for line in lines)
+    shown = ["".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in line) for line in lines]
     sys.stdout.write((json.dumps(result, indent=2) if chosen.json else "\n".join(shown)) + "\n")
     return 0 if result["is_sound"] else 6
 

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from protocols.breaks import NEXT_STEP
 from protocols.checks.served_recall import ServedRecallCheck
-from protocols.next_step import MOST_BLOCKS, blocks_to_decide, blocks_to_pass
+from protocols.next_step import MOST_BLOCKS, QUIET_BLOCKS, blocks_to_decide, blocks_to_pass, is_host_too_noisy
 from protocols.plan import POWER, Noise, minimal_detectable_loss
+from protocols.results import in_short
 from protocols.schema import LossGate, Protocol
 from protocols.start_failures import ADVICE
 from protocols.validity import READING_WORDS
@@ -28,6 +30,10 @@ HEADLINES = {
     "NOT_COMPARABLE": "Not comparable: the two engines did not do the same work, so their speeds say nothing.",
     "INVALID": "Invalid: a rule that was fixed beforehand broke, so nothing is concluded.",
 }
+SCREENED = "The candidate may replace the baseline within the stated scope, which leaves its speed out (claim: screen)."
+SHARED_BREAK = (
+    "Not comparable: the baseline itself breaks what the protocol states, so nothing is said about the candidate."
+)
 UNFINISHED = "No verdict yet: the campaign is not complete. What the gates say now is shown, and is no verdict."
 METRICS = {"prefill_rate": "prefill rate", "generation_rate": "generation rate"}
 _NOISY = frozenset({"load_average", "pressure_cpu", "pressure_memory", "pressure_io", "foreign_gpu_processes"})
@@ -47,7 +53,12 @@ class Claim:
 
 def headline(facts: Facts) -> str:
     """Return the one sentence under the verdict."""
-    return HEADLINES[facts.verdict.status] if facts.is_recorded else UNFINISHED
+    if not facts.is_recorded:
+        return UNFINISHED
+    status = facts.verdict.status
+    if status == "NOT_COMPARABLE" and any(gate.required and NEXT_STEP in gate.inputs for gate in facts.gates):
+        return SHARED_BREAK
+    return SCREENED if status == "PASS" and facts.protocol.claim == "screen" else HEADLINES[status]
 
 
 def explanation(facts: Facts) -> str:
@@ -55,7 +66,7 @@ def explanation(facts: Facts) -> str:
     if facts.is_recorded:
         return facts.verdict.reason
     if facts.interruptions:
-        reason = facts.interruptions[-1].rstrip(".")
+        reason = in_short(facts.interruptions[-1]).rstrip(".")
         return f"It stopped early: {reason}."
     return "Its runner still works on it, or was killed."
 
@@ -165,11 +176,21 @@ def next_step(gate: GateFact, facts: Facts) -> str:
         return f"{ADVICE[:1].upper()}{ADVICE[1:]}."
     if not _is_complete(facts):
         return "Complete the campaign: `assay resume`."
+    if NEXT_STEP in gate.inputs:
+        return str(gate.inputs[NEXT_STEP])
     if gate.status == "NOT_COMPARABLE":
+        open_steps = [other.inputs[NEXT_STEP] for other in facts.gates if NEXT_STEP in other.inputs]
+        if open_steps:  # the gates before this one say what to do, and then this one can be judged
+            return str(open_steps[0])
         blockers = ", ".join(str(item) for item in gate.inputs.get("blocked_by", []))
         return f"Make the work equal first: {blockers}."
     if gate.status == "NOT_RUN":
         return f"Meet the need that it names: {gate.reason}"
+    return _open_step(gate, facts)
+
+
+def _open_step(gate: GateFact, facts: Facts) -> str:
+    """Return the step for a gate that was judged and left open."""
     if "next_look" in gate.inputs:
         return _look_step(gate, facts)
     if gate.status == "SCREEN_ONLY" and facts.stated_models():
@@ -233,6 +254,8 @@ def _blocks_step(gate: GateFact, facts: Facts) -> str:
         return "Run at least two blocks of four loads: fewer leave no noise estimate."
     if inputs["is_noisier_than_calibration"]:
         return "Make the host quieter, or calibrate it again: these loads vary more than its calibration allows."
+    if is_host_too_noisy(sigma / 100, float(gate.margin) / 100, float(_loss_gate(facts.protocol, gate.id).alpha)):
+        return quiet_sentence(sigma / 100, float(gate.margin) / 100)
     enough = blocks_sentence(
         sigma / 100, loss / 100, float(gate.margin) / 100, float(_loss_gate(facts.protocol, gate.id).alpha)
     )
@@ -244,6 +267,15 @@ def _blocks_step(gate: GateFact, facts: Facts) -> str:
             f"choose another margin before a new campaign."
         )
     return f"Run a new campaign with more loads: {enough}. A quieter host needs fewer."
+
+
+def quiet_sentence(sigma: float, margin: float) -> str:
+    """Return what to do where noise hides the margin, whatever the candidate is."""
+    return (
+        f"Make the host quiet first (`assay doctor` names what runs beside it): its loads vary by "
+        f"{style.percent(100 * sigma)}, and even an equal candidate would need more than {QUIET_BLOCKS} blocks of four "
+        f"loads to pass a margin of {100 * margin:g} %."
+    )
 
 
 def blocks_sentence(sigma: float, loss: float, margin: float, alpha: float) -> str | None:
@@ -344,7 +376,10 @@ def limits_of(facts: Facts) -> tuple[str, ...]:
     """Return what keeps the verdict from meaning more than it says."""
     lines = [f"Scope: one host, one model, protocol {facts.protocol.id}."]
     if facts.protocol.claim == "screen":
-        lines.append("The protocol claims only a screen, which can reject but never qualify.")
+        lines.append(
+            "No claim about speed (claim: screen): a loss can reject the candidate here, and no speed qualifies "
+            "it. The other gates mean what they say."
+        )
     lines += [
         f"{arm.arm} is an endpoint that is not started afresh for each load." for arm in facts.arms if not arm.is_fresh
     ]

@@ -11,9 +11,10 @@ from protocols import screens
 from protocols.decision import LossRule
 from protocols.gate_words import decision_sentence
 from protocols.loose_rates import LooseJudgement
+from protocols.next_step import is_host_too_noisy
 from protocols.verdicts import EXIT_CODES
 from reports import style
-from reports.claims import blocks_sentence
+from reports.claims import blocks_sentence, quiet_sentence
 from reports.companions import least_words, share_words
 
 HEADLINES = {
@@ -116,6 +117,8 @@ def loose_step(judgement: LooseJudgement, rule: LossRule) -> str:
         return "To claim this, run it as a campaign: `assay protocol new`, then `assay run`."
     if fit is None or fit.residual_sigma is None:
         return "Measure at least two blocks (A C C A, C A A C): so few loads leave no noise estimate."
+    if is_host_too_noisy(fit.residual_sigma, rule.margin, rule.alpha):
+        return quiet_sentence(fit.residual_sigma, rule.margin)
     enough = blocks_sentence(fit.residual_sigma, fit.loss, rule.margin, rule.alpha)
     if enough is None:
         return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from protocols.results import in_short
 from reports import style
 from reports.check_table import COLUMNS, check_rows, check_summary, requirement_rows
 from reports.claims import (
@@ -222,7 +223,7 @@ def _failures(facts: Facts) -> Iterator[str]:
     yield from _list(
         f"{load.label}, try {load.attempt}: {load.state}. {load.reason or 'No reason was recorded.'}" for load in failed
     )
-    yield from _list(f"Interrupted: {reason}" for reason in facts.interruptions)
+    yield from _list(f"Interrupted: {in_short(reason)}" for reason in facts.interruptions)
 
 
 def _identities(facts: Facts) -> Iterator[str]:

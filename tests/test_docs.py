@@ -12,6 +12,9 @@ import click
 import pytest
 
 from harness.cli import cli
+from protocols.errors import ProtocolError
+from protocols.load import load_protocol
+from protocols.prompt import freeze_prompt
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("protocols", "engine", "recorder", "reports", "harness")
@@ -101,6 +104,26 @@ def test_exit_codes_are_documented_once_and_alike() -> None:
     shown = dict(re.findall(r"^  (\d+) +(.+)$", cli.epilog or "", re.MULTILINE))
     assert table == shown
     assert set(table) == {"0", "1", "2", "3", "4", "5", "6", "130"}
+
+
+def test_the_protocol_of_the_readme_is_sound_and_the_request_that_it_names_is_made_there(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    (source,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my-pair.yaml").write_text(source)
+    with pytest.raises(ProtocolError, match=r"requests/mine-512.json is neither beside the protocol"):
+        load_protocol(tmp_path / "my-pair.yaml")
+    prompt = (
+        r"assay protocol prompt --model model.gguf --tokens 512 --generated-tokens 128 --out requests/mine-512.json"
+    )
+    assert prompt in text
+    (tmp_path / "requests").mkdir()
+    body = freeze_prompt(lambda words: list(words.encode()), 512, 1, generated_tokens=128)
+    (tmp_path / "requests" / "mine-512.json").write_bytes(body)
+    loaded = load_protocol(tmp_path / "my-pair.yaml")
+    assert loaded.warnings == ()
+    assert {arm.engine.kind for arm in (loaded.protocol.arms.baseline, loaded.protocol.arms.candidate)} == {
+        "llama-server"
+    }
 
 
 def test_the_command_is_installed_under_its_name() -> None:

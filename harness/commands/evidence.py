@@ -23,6 +23,10 @@ from recorder.key_ring import own_signer
 from recorder.redaction import parse_rule
 from recorder.store import Store
 
+OTHERS_KEPT = (
+    "of other campaigns it holds lock, protocol and ledger entries, which the hashes need; to share none of them, run "
+    "the campaign in a store of its own (--store)"
+)
 FILE = click.Path(path_type=Path, dir_okay=False)
 KEYS = click.option(
     "--key", "keys", multiple=True, help="Trusted public key, or a file with one; repeatable.  [default: the key ring]"
@@ -101,12 +105,14 @@ def audit(
 def bundle(settings: Settings, *, campaign: str | None, out: Path | None, rules: tuple[str, ...]) -> int:
     """Write the evidence as one reproducible file that strangers can check, with a verifier beside it.
 
-    With CAMPAIGN, the content of every other campaign is left out; the ledger stays whole.
+    With CAMPAIGN, what was recorded of every other campaign is left out: requests, answers, telemetry, logs, reports.
+    What the others promised stays (lock.json with the host's identity, protocol.yaml), and the ledger stays whole.
     """
     made = write_bundle(settings.store, out, rules=[parse_rule(rule) for rule in rules], only_campaign=campaign)
     value = asdict(made) | {"path": str(made.path), "verifier": str(made.verifier)}
     lines = [
         f"{made.path}: {made.files} files, {made.content_bytes} bytes in {made.bytes}, {made.left_out} blobs left out",
+        *([OTHERS_KEPT] if campaign is not None else []),
         f"sha256: {made.sha256}",
         f"head: {made.head}",
         f"check it: assay audit {made.path}, or unpack it and run python3 {made.verifier.name} FOLDER",

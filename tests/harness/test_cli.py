@@ -287,6 +287,17 @@ def test_what_a_person_reads_of_a_plan(world: Any, golden: Any) -> None:
         golden(name, world.run("plan", *arguments, "--store", world.store).out.encode())
 
 
+def test_what_a_host_does_not_show_is_a_dash_in_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
+    from harness.console import Console
+    from harness.planning import show_dry_run
+
+    finding = {"id": "governor", "effect": "record", "found": None, "message": "this host shows no governor"}
+    value = {"protocol": "p", "loads": ["A1"], "argv": {}, "preflight": [finding], "would_start": True}
+    show_dry_run(Console(), value)
+    out = capsys.readouterr().out
+    assert ("None" in out, "governor" in out) == (False, True)
+
+
 def test_a_dry_run_records_and_starts_nothing(world: Any) -> None:
     ended = world.run("run", world.protocol(), "--store", world.store, "--dry-run", "--json")
     value = ended.json()

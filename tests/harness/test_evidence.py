@@ -102,8 +102,19 @@ def test_the_lock_that_was_kept_elsewhere_is_compared_member_by_member(finished:
 
 
 def test_what_is_neither_evidence_nor_a_campaign_is_named(finished: Any) -> None:
-    assert finished.run("audit", "none.assay.tar.zst", "--store", finished.store).code == 5
-    assert finished.run("audit", "none", "--store", finished.store).code == 6
+    for name in ("none.assay.tar.zst", "none", "no/folder"):
+        ended = finished.run("audit", name, "--store", finished.store)
+        assert (ended.code, name in ended.err) == (2, True), ended.err
+
+
+@pytest.mark.parametrize("command", [["audit"], ["report"], ["list"], ["bundle"], ["trend"], ["resume"]])
+def test_a_folder_that_was_never_a_store_is_a_usage_error_and_a_lost_ledger_is_not(
+    world: Any, tmp_path: Path, command: list[str]
+) -> None:
+    missing = world.run(*command, "--store", tmp_path / "typo")
+    assert (missing.code, "there is no store here" in missing.err) == (2, True), missing.err
+    (tmp_path / "store" / "blobs").mkdir(parents=True)
+    assert world.run(*command, "--store", tmp_path / "store").code == 6
 
 
 def test_a_pinned_head_gives_a_proof_of_consistency(finished: Any, copy_of_finished: Path) -> None:
@@ -137,3 +148,11 @@ def test_a_text_in_foreign_evidence_begins_no_line_of_an_audit(finished: Any, co
     assert ended.code == 6
     assert "sound, VERIFIED" in ended.out
     assert not any(line.startswith("sound") for line in ended.out.splitlines())
+
+
+def test_a_bundle_of_one_campaign_says_what_it_still_holds_of_others(finished: Any, tmp_path: Path) -> None:
+    ended = finished.run("bundle", "latest", "--store", finished.store, "--out", tmp_path / "one.assay.tar.zst")
+    assert (ended.code, "of other campaigns it holds lock, protocol and ledger entries" in ended.out) == (0, True)
+    whole = finished.run("bundle", "--store", finished.store, "--out", tmp_path / "all.assay.tar.zst")
+    assert "of other campaigns" not in whole.out
+    assert "lock.json with the host's identity, protocol.yaml" in finished.run("bundle", "--help").out

@@ -177,3 +177,14 @@ def test_a_load_that_maps_another_library_than_the_locked_one_is_invalid(
     else:
         assert (ended.code, first["state"]) == (5, "INVALID"), ended.err
         assert words in first["reason"]
+
+
+def test_the_last_words_of_an_engine_are_printed_once(world: Any) -> None:
+    path = world.protocol(
+        candidate=["--fault", "not-start", "--fault-start", "1"], schedule=ONE_ARM_LATER, limits=SHORT
+    )
+    ended = world.run("run", path, "--store", world.store)
+    assert (ended.out + ended.err).count("error: cannot open the model: it is only a fake") == 1
+    assert ended.err.count("ended before it was ready (exit code 7)") >= 1, "why it ended is said everywhere"
+    words = world.run("report", "--store", world.store).out
+    assert words.count("it is only a fake") == 1

@@ -131,3 +131,16 @@ def test_many_blocks_are_judged_in_time_that_grows_with_their_number() -> None:
     started_s = time.process_time()
     assert len(judge_rates(loads, LossRule(margin=0.02, alpha=0.05)).screen.blocks) == 5_000
     assert time.process_time() - started_s < 10, "each block looks at every load"
+
+
+def test_a_host_whose_noise_hides_the_margin_is_to_be_made_quiet_before_anything_else(world: Any) -> None:
+    rates = (100, 40, 130, 90, 35, 120, 60, 150)
+    text = "load,arm,rate\n" + "".join(
+        f"{arm}{place},{arm},{rate}\n" for place, (arm, rate) in enumerate(zip("ACCACAAC", rates, strict=True))
+    )
+    verdict = world.run("stats", write(world, text), "--margin", "10", "--json").json()["verdict"]
+    assert verdict["status"] == "INCONCLUSIVE"
+    assert verdict["next"].startswith(
+        "Make the host quiet first (`assay doctor` names what runs beside it): its loads vary"
+    )
+    assert "decide with a chance" not in verdict["next"]

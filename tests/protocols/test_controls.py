@@ -77,6 +77,7 @@ def outcome(
 def test_a_fault_is_caught_by_the_gate_that_is_meant_to_only():
     assert outcome([("replies", "FAIL"), ("tokens", "FAIL")]).caught
     assert outcome([("replies", "PASS"), ("tokens", "FAIL")]).caught is False
+    assert outcome([("replies", "NOT_COMPARABLE")]).caught is False, "the baseline does it too"
     assert outcome([("replies", "INCONCLUSIVE")]).caught is False, "what could not be decided has caught nothing"
     assert outcome([("replies", "NOT_RUN")]).not_run == ("replies",)
 
@@ -105,6 +106,7 @@ def test_validity_fires_where_a_rule_about_the_host_left_a_block_out():
 def test_without_a_fault_every_gate_that_fires_is_a_false_alarm():
     assert outcome([("replies", "PASS"), ("tokens", "NOT_RUN")], control=None).caught
     assert not outcome([("replies", "FAIL")], control=None).caught
+    assert not outcome([("complete", "NOT_COMPARABLE")], control=None).caught
     assert not outcome([], control=None, invalid=True).caught
     alarm = outcome_of(
         "p", None, campaign="c", verdict="PASS", gates=[], has_invalid_loads=False, has_invalid_blocks=True

@@ -182,3 +182,60 @@ def test_a_warm_cache_fails_the_cold_cache_gate(edited: Edit, make_campaign: Mak
     assert "C1 request 0 took 13" in cold.reason
     unknown = make_campaign(protocol, edit_request=lambda _, r: replace(r, cached_tokens=None))
     assert judge(protocol, unknown)["cold"].status == "NOT_RUN"
+
+
+def test_a_count_that_both_arms_have_and_the_protocol_states_wrongly_is_not_the_candidates_fault(
+    served_pair: LoadedProtocol, make_campaign: Make, judge: Judge
+) -> None:
+    results = judge(
+        served_pair.protocol,
+        make_campaign(served_pair.protocol, edit_request=lambda _, request: replace(request, prompt_tokens=518)),
+    )
+    complete = results["complete"]
+    assert complete.status == verdict_of(results) == "NOT_COMPARABLE"
+    assert "in both arms alike: A1 request 0 of cold-512 has 518 prompt tokens, stated are 512" in complete.reason
+    step = "If that is what the request means, write prompt_tokens: 518 in workload cold-512, and run a new campaign."
+    assert complete.reason.endswith(f"This says nothing against the candidate. {step}")
+    assert complete.inputs["next_step"] == step
+    assert results["generation-loss"].status == "NOT_COMPARABLE"
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "status"),
+    [
+        ({"A1": 518}, {"C1": 518}, "NOT_COMPARABLE"),
+        ({"A1": 518}, {}, "NOT_COMPARABLE"),
+        ({"A1": 518}, {"C1": 519}, "FAIL"),
+        ({"A1": 518}, {"C1": 518, "C2": 518}, "FAIL"),
+        ({}, {"C1": 518}, "FAIL"),
+    ],
+)
+def test_the_candidate_is_blamed_for_what_it_breaks_in_another_way_or_more_often(
+    served_pair: LoadedProtocol,
+    make_campaign: Make,
+    judge: Judge,
+    baseline: dict[str, int],
+    candidate: dict[str, int],
+    status: str,
+) -> None:
+    counts = baseline | candidate
+
+    def edit(position: Any, request: Any) -> Any:
+        return replace(request, prompt_tokens=counts.get(position.label, request.prompt_tokens))
+
+    complete = judge(served_pair.protocol, make_campaign(served_pair.protocol, edit_request=edit))["complete"]
+    assert complete.status == status
+    assert ("next_step" in complete.inputs) == (status == "NOT_COMPARABLE")
+    if status == "NOT_COMPARABLE":
+        assert complete.inputs["next_step"] == "The baseline does it too: make its counts the stated ones first."
+        assert ("in the baseline alone" in complete.reason) == (not candidate)
+
+
+def test_a_cache_that_both_arms_use_alike_is_not_the_candidates_fault(
+    edited: Edit, make_campaign: Make, judge: Judge
+) -> None:
+    protocol = edited(SCREENS).protocol
+    warm = make_campaign(protocol, edit_request=lambda _, request: replace(request, cached_tokens=13))
+    cold = judge(protocol, warm)["cold"]
+    assert (cold.status, cold.threshold) == ("NOT_COMPARABLE", "0")
+    assert "cache_prompt: false" in str(cold.inputs["next_step"])

@@ -47,6 +47,33 @@ def test_one_reply_that_contradicts_itself_fails(sound: Callable[..., GateResult
     result = sound(lambda place, one: replace(one, flags=(code,)) if place.label == "C2" else one)
     assert result.status == "FAIL"
     assert f"C2 request 0 ({code})" in result.reason
+    assert f"{code} means that {UNSOUND[code]}" in result.reason
+
+
+def test_what_the_baseline_does_as_often_is_not_the_candidates_fault(sound: Callable[..., GateResult]) -> None:
+    flagged = {"flags": ("ids_lost", "running_count_differs")}
+    both = sound(lambda _, request: replace(request, **flagged))
+    assert both.status == "NOT_COMPARABLE"
+    assert "in both arms alike, which says nothing against the candidate" in both.reason
+    assert "The baseline does it too" in str(both.inputs["next_step"])
+    alone = sound(lambda place, request: replace(request, **flagged) if place.arm == "baseline" else request)
+    assert (alone.status, "in the baseline alone" in alone.reason) == ("NOT_COMPARABLE", True)
+    worse = sound(
+        lambda place, one: replace(one, flags=("ids_lost", "finals_differ")[: 1 + (place.arm == "candidate")])
+    )
+    assert worse.status == "FAIL"
+    rare = sound(lambda place, one: replace(one, **flagged) if place.label in {"A1", "C1", "C2"} else one)
+    assert rare.status == "FAIL"
+
+
+def test_texts_and_times_that_the_baseline_gives_too_are_not_the_candidates_fault(
+    sound: Callable[..., GateResult],
+) -> None:
+    assert sound(lambda _, one: halved(one)).status == "NOT_COMPARABLE"
+    two = {"A2": "b" * 64, "C2": "b" * 64}
+    assert sound(lambda place, one: replace(one, text_sha256=two.get(place.label, "a" * 64))).status == "NOT_COMPARABLE"
+    other = {"A2": "b" * 64, "C2": "c" * 64}
+    assert sound(lambda place, one: replace(one, text_sha256=other.get(place.label, "a" * 64))).status == "FAIL"
 
 
 def test_every_code_that_fails_is_one_that_the_recorder_gives() -> None:
@@ -81,7 +108,9 @@ def test_times_of_the_engine_that_are_not_ours_fail_and_one_late_reply_does_not(
 
 
 def test_times_that_no_reply_states_are_not_said_to_be_ours(sound: Callable[..., GateResult]) -> None:
-    assert sound(lambda _, request: request).reason.endswith("add up, and the engine's times are ours.")
+    assert sound(lambda _, request: request).reason.endswith(
+        "add up, and the engine's times are ours within 20 % or 200 ms."
+    )
     result = sound(of_candidate(server_prefill_ns=None))
     assert (result.status, "no times of the engine to compare: prefill of the candidate." in result.reason) == (
         "PASS",

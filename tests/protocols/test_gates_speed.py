@@ -140,7 +140,7 @@ def test_times_that_disagree_are_said_in_the_reason(
 
     result = judge(served_pair.protocol, make_campaign(served_pair.protocol, edit_request=edit))["generation-loss"]
     assert result.inputs["timing_disagreements"] == ["C2"]
-    assert "the client's disagree" in result.reason
+    assert "differ by more than 2 % and 20 ms in C2: a note that fails nothing" in result.reason
     # One of four candidate loads takes twice as long by the client, whose times are a little longer than the server's.
     assert float(str(result.inputs["client_loss_pct"])) == pytest.approx(100 * client_loss(served_pair, "C2"), abs=0.05)
 

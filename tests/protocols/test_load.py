@@ -252,3 +252,24 @@ def test_the_json_schema_names_every_key_with_its_meaning() -> None:
         for key, value in part.get("properties", {}).items():
             assert value.get("description"), key
     json.dumps(schema)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ('"-fa on"', 'write ["-fa", "on"]'),
+        ('"--jinja"', 'write ["--jinja"]'),
+        ("cold", "write [cold]"),
+        ("7", "write [7]"),
+        ("\"--alias 'my model'\"", 'write ["--alias", "my model"]'),
+        ('"it\'s on"', 'write ["it\'s", "on"]'),
+    ],
+)
+def test_a_text_in_place_of_a_list_is_written_as_the_items_that_it_means(
+    served_pair_text: str, value: str, hint: str
+) -> None:
+    old = "candidate: {engine: {kind: bundled, layout_salt: "
+    assert old in served_pair_text
+    engine = "candidate: {engine: {kind: llama-server, path: /x, arguments: VALUE}} #".replace("VALUE", value)
+    (line,) = (line for line in refusal(served_pair_text.replace(old, engine)) if "arguments" in line)
+    assert line.endswith(f"expected a list; {hint}")

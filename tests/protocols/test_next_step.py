@@ -6,7 +6,7 @@ import random
 import pytest
 
 from protocols.decision import LossRule, judge_loss
-from protocols.next_step import MOST_BLOCKS, blocks_to_decide, blocks_to_pass
+from protocols.next_step import MOST_BLOCKS, QUIET_BLOCKS, blocks_to_decide, blocks_to_pass, is_host_too_noisy
 from protocols.plan import Noise, chances_at
 from protocols.stats import Observation
 
@@ -57,3 +57,11 @@ def test_no_noise_at_all_needs_the_two_blocks_that_show_it() -> None:
     step = blocks_to_decide(0.0, 0.0, 0.02, 0.05)
     assert step is not None
     assert step.blocks == 2
+
+
+@pytest.mark.parametrize(("sigma", "margin", "is_noisy"), [(0.04, 0.1, False), (0.1, 0.1, False), (0.59, 0.1, True)])
+def test_a_host_is_too_noisy_where_an_equal_candidate_needs_more_blocks_than_anyone_should_run(
+    sigma: float, margin: float, is_noisy: bool
+) -> None:
+    passes = blocks_to_pass(sigma, margin, 0.05)
+    assert is_host_too_noisy(sigma, margin, 0.05) is is_noisy is (passes is None or passes.blocks > QUIET_BLOCKS)

@@ -237,6 +237,8 @@ def test_one_campaign_of_several_can_be_chosen(store_root: Path, synthetic):
     assert audit_store(store_root).counts["verdicts"] == 2
     assert audit_store(store_root, campaign=name).counts["verdicts"] == 1
     assert audit_store(store_root, campaign="latest").findings == ()
+    with pytest.raises(UsageError, match="no campaign"):
+        audit_store(store_root, campaign="typo")
 
 
 def test_where_there_is_no_store_the_audit_says_so(tmp_path: Path):

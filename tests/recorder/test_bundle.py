@@ -209,6 +209,15 @@ def test_only_one_campaign_can_be_bundled_and_the_ledger_stays_whole(store_root:
     assert (result.findings, result.counts["campaigns"], result.counts["verdicts"]) == ((), 2, 1)
     assert not any(point.startswith("ledger entry") for point in result.open_points)
     assert made.content_bytes < write_bundle(store_root, tmp_path / "both.zst").content_bytes
+    unpack_bundle(made.path, tmp_path / "one")
+    kept = {path.parent.name: set() for path in (tmp_path / "one" / "campaigns").glob("*/*")}
+    for path in (tmp_path / "one" / "campaigns").glob("*/*"):
+        kept[path.parent.name].add(path.name)
+    assert kept.pop(other) > {"lock.json", "protocol.yaml"}
+    assert list(kept.values()) == [{"lock.json", "protocol.yaml"}], "of the others what was promised, and no more"
+    verifier = Verifier(tmp_path / "one", [], None)
+    verifier.run()
+    assert verifier.findings == []
 
 
 # --- hostile archives ----------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def test_a_store_open_for_reading_takes_nothing(store_root: Path, synthetic):
 
 def test_there_must_be_a_store_to_open(tmp_path: Path):
     for read_only in (True, False):
-        with pytest.raises(EvidenceError, match="no store"):
+        with pytest.raises(UsageError, match="no store"):
             Store.open(tmp_path / "none", read_only=read_only)
     assert list(tmp_path.iterdir()) == []
 

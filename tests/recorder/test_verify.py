@@ -81,7 +81,7 @@ def test_a_store_and_a_redacted_bundle_hold_too(store_root: Path, tmp_path: Path
     assert verify.main([str(tmp_path / "u")]) == 0
     out = capsys.readouterr().out
     assert f"{made.left_out} blobs were left out" in out
-    assert "skipped (they need `assay audit`): database, rows" in out
+    assert "skipped (`assay audit`): database, rows" in out
 
 
 def test_a_pipe_in_place_of_any_file_is_named_and_never_waited_for(folder: Path, synthetic):
@@ -124,7 +124,23 @@ def test_a_wrong_argument_is_a_usage_error(folder: Path, arguments: list[str]):
     assert caught.value.code == 2
 
 
-def test_a_folder_without_a_ledger_does_not_hold(tmp_path: Path):
+def test_a_mistyped_path_and_a_packed_bundle_are_usage_errors_and_no_forgeries(tmp_path: Path, capsys):
+    packed = tmp_path / "release.assay.tar.zst"
+    packed.write_bytes(b"x")
+    (tmp_path / "verify.py").touch()
+    for path, words in (
+        (tmp_path / "typo", f"there is no bundle in {tmp_path / 'typo'}"),
+        (tmp_path, "there is no bundle in"),
+        (packed, f"unpack first: tar --zstd -xf {packed}"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            verify.main([str(path)])
+        said = capsys.readouterr()
+        assert (caught.value.code, words in said.err, "NOT SOUND" in said.out) == (2, True, False)
+
+
+def test_a_bundle_that_lost_its_ledger_does_not_hold(tmp_path: Path):
+    (tmp_path / "blobs").mkdir()
     assert verify.main([str(tmp_path)]) == 6
     (tmp_path / "ledger.jsonl").write_bytes(b"")
     assert verify.main([str(tmp_path)]) == 6

@@ -250,3 +250,23 @@ def test_an_arm_that_does_not_start_is_corrected_and_not_resumed(broken: Facts) 
     ]
     complete = replace(facts.loads[-1], arm=first.arm, attempt=1, state="COMPLETE")
     assert replace(facts, loads=(complete, *facts.loads)).arms_that_do_not_start() == ()
+
+
+def test_a_break_of_the_baseline_has_its_own_headline_and_one_next_step(passed: Facts, with_gate: Change) -> None:
+    step = "If that is what the request means, write prompt_tokens: 518 in workload cold-512, and run a new campaign."
+    facts = with_gate(passed, "complete", status="NOT_COMPARABLE", inputs={"next_step": step})
+    facts = with_gate(facts, "generation-loss", status="NOT_COMPARABLE", inputs={"blocked_by": ["complete is ..."]})
+    facts = replace(facts, verdict=replace(facts.verdict, status="NOT_COMPARABLE"))
+    assert headline(facts) == (
+        "Not comparable: the baseline itself breaks what the protocol states, so nothing is said about the candidate."
+    )
+    assert [claim.text for claim in claims_of(facts) if claim.kind == "next"] == [step]
+
+
+def test_a_screen_that_passes_does_not_say_that_it_qualified_a_speed(passed: Facts) -> None:
+    screen = replace(passed, protocol=passed.protocol.model_copy(update={"claim": "screen"}))
+    assert "leaves its speed out" in headline(screen)
+    limits = " ".join(limits_of(screen))
+    assert "No claim about speed (claim: screen)" in limits
+    assert "never qualify" not in limits
+    assert "leaves its speed out" not in headline(passed)
