@@ -20,6 +20,7 @@ import click
 from engine.cache import cache_folder
 from harness.console import Console
 from harness.exits import EXIT_EXECUTION, EXIT_INTERRUPTED
+from harness.signals import term_as_interrupt
 from protocols.errors import AssayError, EngineError, HostError, UsageError
 
 STORE_VARIABLE = "ASSAY_STORE"
@@ -90,7 +91,8 @@ def guarded(settings: Settings, action: Callable[[], int]) -> int:
 
 def _run(settings: Settings, action: Callable[[], int]) -> int:
     try:
-        return action()
+        with term_as_interrupt():  # so that engines and temporary files go, as after Ctrl-C
+            return action()
     except AssayError as error:
         settings.console.fail(error)
         return error.exit_code

@@ -111,6 +111,10 @@ def _write(settings: Settings, protocol: str, arm: Arm, out: Path, *, record: bo
             if record:
                 _record(settings, {"action": "write", "error": str(error), "where": error.where}, {})
             raise
+        except KeyboardInterrupt:
+            if record:
+                _record(settings, {"action": "write", "error": "interrupted"}, {})
+            raise
     data = made.file_bytes()
     value: dict[str, Any] = {"file": str(out), "sha256": sha256_hex(data), "cases": [one.id for one in made.cases]}
     problem = _written(out, data)
@@ -193,13 +197,18 @@ def _check(
     if record:
         Store.open(settings.store, create=True).close()  # what cannot be kept afterwards is refused before
     with hold_host(settings.store):
-        smoked = smoke(
-            engine,
-            prompts,
-            load_s=wanted.load_s,
-            request_s=wanted.request_s,
-            model_sha256=wanted.model.sha256,
-        )
+        try:
+            smoked = smoke(
+                engine,
+                prompts,
+                load_s=wanted.load_s,
+                request_s=wanted.request_s,
+                model_sha256=wanted.model.sha256,
+            )
+        except KeyboardInterrupt:
+            if record:
+                _record(settings, {"action": "check", "error": "interrupted"}, {"reference.json": data})
+            raise
     rows = judge_smoke(wanted, smoked.sight, any_device=any_device)
     code = smoke_exit_code(rows, smoked.sight.run)
     value: dict[str, Any] = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,27 @@ def test_a_reference_that_was_half_written_is_not_left(world: Any) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert problem is not None
     assert not path.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_smoke_is_recorded_and_leaves_nothing(
+    world: Any, written: Path, tmp_path: Path, number: int
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    before = sum(one["event"] == "start" for one in world.order())
+    words = ["smoke", "--reference", written, *arguments_of(world, "--fault", "never-ready"), "--record"]
+    process = world.start(*words, TMPDIR=str(temporary))
+    world.wait_for(lambda seen: sum(one["event"] == "start" for one in seen) > before)
+    time.sleep(0.2)
+    process.send_signal(number)
+    code = process.wait(30)
+    assert code == 130
+    world.wait_for_engines_to_end()
+    assert list(temporary.glob("assay-smoke-*")) == []
+    with Store.open(world.store, read_only=True) as store:
+        (entry,) = (one for one in store.entries() if one.kind == "receipt.recorded")
+        assert json.loads(store.blobs.read(entry.blob("detail")))["error"] == "interrupted"
 
 
 def test_another_model_is_named_and_nothing_is_started(world: Any, written: Path) -> None:
