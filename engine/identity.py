@@ -14,7 +14,7 @@ from typing import Final
 
 from engine.elf_file import read_elf
 from engine.gguf_header import GgufHeader, Value, load_header
-from engine.libraries import is_system, loaded_libraries
+from engine.libraries import is_gpu_runtime, is_system, loaded_libraries
 from protocols import lock
 from protocols.errors import EngineError
 from protocols.paths import is_file
@@ -139,12 +139,13 @@ def identify_executable(path: Path, environment: Mapping[str, str] | None = None
 def with_libraries(build: BuildIdentity, folder: Path, environment: Mapping[str, str]) -> BuildIdentity:
     """Add what the files of a build in `folder` load from outside of it and outside the system's folders.
 
-    Raises EngineError when a file cannot be read.
+    A build owns its libraries: a namesake from outside that would be loaded in place of one is not added, so that a
+    process which maps it does not run what is locked. Raises EngineError when a file cannot be read.
     """
     loaded = loaded_libraries([folder / file.name for file in build.files], environment)
-    root = folder.resolve()
-    outside = tuple(identify_file(library) for library in loaded if not library.is_relative_to(root))
-    return BuildIdentity(files=(*build.files, *outside))
+    root, own = folder.resolve(), {Path(file.name).name for file in build.files}
+    outside = [library for library in loaded if library.name not in own and not library.is_relative_to(root)]
+    return BuildIdentity(files=(*build.files, *(identify_file(library) for library in outside)))
 
 
 def mapping_problems(
@@ -153,18 +154,24 @@ def mapping_problems(
     """Say how the files that a process mapped differ from those that were locked; empty when they agree.
 
     The C library and its kind, in the system's folders, are recorded and not locked; so is what an interpreter maps
-    from its own installation, the folders `hosts`. Any other file that was mapped must be a locked one.
+    from its own installation, the folders `hosts`, and what a GPU runtime opens of itself from its own folder. Any
+    other file that was mapped must be a locked one.
     """
-    expected = {Path(file.name).name: file.sha256 for file in locked}
+    expected: dict[str, list[str]] = {}
+    for one in locked:
+        expected.setdefault(Path(one.name).name, []).append(one.sha256)
+    files = tuple(mapped)
+    known = [*hosts, *(Path(file.name).parent for file in files if is_gpu_runtime(file.name))]
     problems = []
     seen = set()
-    for file in mapped:
+    for file in files:
         name = Path(file.name).name
         if name in expected:
             seen.add(name)
-            if file.sha256 != expected[name]:
-                problems.append(f"{name} was mapped with SHA-256 {file.sha256}, but {expected[name]} is locked")
-        elif not is_system(file.name) and not any(Path(file.name).is_relative_to(folder) for folder in hosts):
+            if file.sha256 not in expected[name]:
+                hashes = " or ".join(expected[name])
+                problems.append(f"{name} was mapped with SHA-256 {file.sha256}, but {hashes} is locked")
+        elif not is_system(file.name) and not any(Path(file.name).is_relative_to(folder) for folder in known):
             problems.append(f"{file.name} was mapped, and no file of that name is locked")
     if not seen:
         problems.append("the process mapped none of the locked files")

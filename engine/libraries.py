@@ -25,6 +25,8 @@ BACK_ENDS: Final = "libggml-*.so*"
 _SYSTEM: Final = re.compile(
     r"/(usr/(?!local/)|lib(32|64|x32)?/|s?bin/|usr/local/cuda(-[^/]*)?/|opt/(rocm|amdgpu|intel)(-[^/]*)?/)"
 )
+# Runtimes that are also unpacked into a user's own folders; they open parts of themselves by name while they run.
+_GPU_RUNTIME: Final = re.compile(r"lib(amdhip64|hsa-runtime64|cudart|ze_loader)\.so")
 _SYSTEM_FOLDERS: Final = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 _LINKER_FILE: Final = Path("/etc/ld.so.conf")
 _INCLUDES: Final = 8
@@ -40,6 +42,11 @@ class _Loaded(NamedTuple):
 def is_system(path: str | Path) -> bool:
     """Whether an absolute path, its links resolved, lies in a folder of the system's packages or drivers."""
     return _SYSTEM.match(str(path)) is not None
+
+
+def is_gpu_runtime(path: str | Path) -> bool:
+    """Whether a library is the entry of a GPU runtime, by its name."""
+    return _GPU_RUNTIME.match(Path(path).name) is not None
 
 
 def loaded_libraries(programs: Iterable[Path], environment: Mapping[str, str]) -> tuple[Path, ...]:

@@ -219,7 +219,13 @@ def lock_differences(locked: locks.Lock, now: locks.Lock) -> list[str]:
         for arm in value["arms"].values():
             # The receipt carries times and paths of the build; the files themselves are compared.
             arm.pop("build_receipt_sha256")
-            arm["files"] = {file["name"]: file for file in arm["files"]}
+            files = sorted(arm["files"], key=lambda file: (file["name"], file["sha256"]))
+            names = [file["name"] for file in files]
+            # Two folders may hold files of one name; then a number tells them apart.
+            arm["files"] = {
+                name if names.index(name) == place else f"{name} #{place - names.index(name) + 1}": file
+                for place, (name, file) in enumerate(zip(names, files, strict=True))
+            }
     return list(_differences("", then_value, now_value))
 
 

@@ -224,6 +224,25 @@ def test_a_mapped_file_that_no_lock_names_is_a_problem_unless_it_is_the_systems(
     assert problems == (f"{library} was mapped, and no file of that name is locked",)
 
 
+def test_a_gpu_runtime_may_open_parts_of_itself_and_nothing_else_may() -> None:
+    def mapped(name: str, digit: str) -> FileIdentity:
+        return FileIdentity(name=name, bytes=1, sha256=digit * 64)
+
+    server, runtime = mapped("/home/me/fork/bin/llama-server", "a"), mapped("/home/me/rocm/lib/libamdhip64.so.7.1", "b")
+    part, other = mapped("/home/me/rocm/lib/llvm/lib/libamd_comgr.so.3", "c"), mapped("/home/me/lib/libx.so", "d")
+    locked = (server, runtime)
+    assert mapping_problems(locked, (server, runtime, part)) == ()
+    assert mapping_problems(locked, (server, part)) == (f"{part.name} was mapped, and no file of that name is locked",)
+    assert len(mapping_problems(locked, (server, runtime, part, other))) == 1
+
+
+def test_of_two_locked_files_of_one_name_either_may_be_mapped() -> None:
+    files = [FileIdentity(name=f"/f/{folder}/libggml-cpu.so", bytes=1, sha256=folder * 64) for folder in "abc"]
+    assert mapping_problems(files[:2], files[:1]) == mapping_problems(files[:2], files[1:2]) == ()
+    (problem,) = mapping_problems(files[:2], files[2:])
+    assert f"{'a' * 64} or {'b' * 64} is locked" in problem
+
+
 def test_a_program_behind_a_link_is_named_as_the_kernel_names_it(compiled_pair: Path) -> None:
     link = compiled_pair / "server"
     link.symlink_to("bin/program")
@@ -243,6 +262,10 @@ def test_a_build_is_identified_with_what_it_loads_from_outside(compiled_pair: Pa
     environment = {"LD_LIBRARY_PATH": str(tmp_path / "elsewhere")}
     found = with_libraries(identify_build(build), build, environment).files
     assert [file.name for file in found] == ["bin/program", "libone.so.1"]
+    (build / "lib").mkdir()
+    shutil.copy(tmp_path / "elsewhere" / "libone.so.1", build / "lib")
+    owned = identify_build(build)
+    assert with_libraries(owned, build, environment) == owned, "a namesake takes no place of a build's own library"
 
 
 def test_a_process_that_maps_nothing_locked_is_a_problem(compiled_pair: Path) -> None:
