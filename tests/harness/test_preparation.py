@@ -12,6 +12,7 @@ import pytest
 from harness.preparation import Prepared, lock_differences, prepare
 from protocols.errors import EngineError, ProtocolError
 from protocols.load import load_protocol
+from protocols.lock import Lock
 
 
 @pytest.fixture
@@ -66,6 +67,21 @@ def test_every_part_that_changes_is_named_with_both_values(world: Any, prepared:
     assert any(line.startswith("requests.cold.json: locked ") for line in differences)
     assert any(line.startswith("protocol_sha256: locked ") for line in differences)
     assert any(line.startswith("schedule: locked ") for line in differences)
+
+
+def test_of_two_files_of_one_name_each_is_compared(prepared: Callable[..., Prepared]) -> None:
+    lock = prepared().lock
+    one = lock.arms["baseline"].files[0].model_copy(update={"name": "libggml-cpu.so", "sha256": "1" * 64})
+
+    def with_files(*digits: str) -> Lock:
+        files = tuple(one.model_copy(update={"sha256": digit * 64}) for digit in digits)
+        return lock.model_copy(
+            update={"arms": {**lock.arms, "baseline": lock.arms["baseline"].model_copy(update={"files": files})}}
+        )
+
+    assert lock_differences(with_files("1", "2"), with_files("2", "1")) == []
+    (found,) = lock_differences(with_files("1", "2"), with_files("1", "3"))
+    assert found.startswith("arms.baseline.files.libggml-cpu.so #2.sha256: locked ")
 
 
 def test_only_the_allowlist_of_the_environment_reaches_an_engine(

@@ -53,6 +53,16 @@ def test_a_lock_reads_back_as_itself(served_pair: LoadedProtocol) -> None:
     assert parse_lock(lock.lock_bytes()) == lock
 
 
+def test_a_lock_over_endpoints_alone_has_no_model_and_others_keep_their_bytes(served_pair: LoadedProtocol) -> None:
+    given = members(served_pair)
+    with_model = Lock.model_validate(given)
+    assert (json.loads(with_model.lock_bytes())["model"]["model"]["sha256"], with_model.model_sha256()) == (HASH, HASH)
+    del given["model"]
+    without = Lock.model_validate(given)
+    assert "model" not in json.loads(without.lock_bytes())
+    assert parse_lock(without.lock_bytes()).model_sha256() is None
+
+
 @pytest.mark.parametrize(
     "damage",
     [
