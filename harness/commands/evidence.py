@@ -112,10 +112,11 @@ def bundle(settings: Settings, *, campaign: str | None, out: Path | None, rules:
     value = asdict(made) | {"path": str(made.path), "verifier": str(made.verifier)}
     lines = [
         f"{made.path}: {made.files} files, {made.content_bytes} bytes in {made.bytes}, {made.left_out} blobs left out",
-        *([OTHERS_KEPT] if campaign is not None else []),
+        *([OTHERS_KEPT] if campaign is not None and made.left_out else []),
         f"sha256: {made.sha256}",
         f"head: {made.head}",
-        f"check it: assay audit {made.path}, or unpack it and run python3 {made.verifier.name} FOLDER",
+        f"check it: assay audit {made.path}",
+        f"or with Python alone: python3 {made.verifier.name} FOLDER, after tar --zstd -xf {made.path.name} -C FOLDER",
     ]
     settings.console.result(value, lambda console: console.show(*lines))
     return EXIT_OK

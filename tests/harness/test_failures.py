@@ -188,3 +188,16 @@ def test_the_last_words_of_an_engine_are_printed_once(world: Any) -> None:
     assert ended.err.count("ended before it was ready (exit code 7)") >= 1, "why it ended is said everywhere"
     words = world.run("report", "--store", world.store).out
     assert words.count("it is only a fake") == 1
+
+
+def test_a_number_that_the_protocol_states_wrongly_is_not_the_candidates_fault(world: Any) -> None:
+    """Both engines count 33 tokens where the protocol says 32: FAIL would say that the candidate may not be used."""
+    fault = ["--fault", "wrong-counts"]
+    path = world.protocol(baseline=fault, candidate=fault, schedule=ONE_ARM_LATER, limits=SHORT)
+    ended = world.run("run", path, "--store", world.store)
+    words = " ".join(ended.out.replace("│", " ").split())
+    assert ended.code == 4, words
+    assert "Verdict: NOT_COMPARABLE" in words
+    assert "must not replace" not in words
+    assert "next: If that is what the request means, write prompt_tokens: 33 in workload" in words
+    assert world.run("audit", "--store", world.store).code == 0
