@@ -14,8 +14,8 @@ from protocols.loose_rates import LooseJudgement
 from protocols.next_step import is_host_too_noisy
 from protocols.verdicts import EXIT_CODES
 from reports import style
-from reports.claims import blocks_sentence, quiet_sentence
 from reports.companions import least_words, share_words
+from reports.steps import blocks_sentence, quiet_sentence
 
 HEADLINES = {
     "PASS": "If this had been a recorded campaign, the candidate could replace the baseline.",

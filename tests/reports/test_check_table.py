@@ -11,8 +11,8 @@ import pytest
 from protocols.checks.mapping_grid import MappingGridCheck
 from protocols.checks.requirements import RequirementsCheck
 from reports.check_table import check_rows, check_summary, requirement_rows
-from reports.claims import next_step
 from reports.facts import GateFact
+from reports.steps import next_step
 
 
 def gate(arm: str, outcome: str, expect: str = "PASS") -> GateFact:

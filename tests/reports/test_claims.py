@@ -10,8 +10,9 @@ import pytest
 
 from protocols.results import GateStatus
 from protocols.schema import Arm
-from reports.claims import claims_of, control_lines, explanation_lines, headline, limits_of, next_step, not_measured
+from reports.claims import claims_of, control_lines, explanation_lines, headline, limits_of, not_measured
 from reports.facts import Facts, VerdictFact
+from reports.steps import next_step
 
 Change = Callable[..., Facts]
 
