@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protocols.errors import EvidenceError, HostError, UsageError
+from protocols.errors import HostError, UsageError
 from recorder import audit as audit_module
 from recorder.audit import LEVELS, audit_store
 from recorder.key_ring import trusted_keys
@@ -207,7 +207,7 @@ def test_one_campaign_of_several_can_be_chosen(store_root: Path, synthetic):
 
 
 def test_where_there_is_no_store_the_audit_says_so(tmp_path: Path):
-    with pytest.raises(EvidenceError, match="no store"):
+    with pytest.raises(UsageError, match="no store"):
         audit_store(tmp_path / "none")
 
 
