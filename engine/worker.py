@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 
 from engine.failures import LibraryDiedError, LibraryRefusedError
 from engine.interface import KV_TYPES
+from engine.patience import Patience
 from engine.process import spawn_bound
 from engine.serving import FRAME, serve
 from protocols.errors import EngineError
@@ -340,15 +340,15 @@ class EngineWorker:
         return self._receive(self._timeout_s, operation)
 
     def _receive(self, timeout_s: float, operation: str) -> _Answer:
-        deadline = time.monotonic() + timeout_s
-        header_size, payload_size = FRAME.unpack(self._read(FRAME.size, deadline, operation))
-        header: dict[str, Any] = json.loads(self._read(header_size, deadline, operation))
-        payload = self._read(payload_size, deadline, operation)
+        patience = Patience(timeout_s)
+        header_size, payload_size = FRAME.unpack(self._read(FRAME.size, patience, operation))
+        header: dict[str, Any] = json.loads(self._read(header_size, patience, operation))
+        payload = self._read(payload_size, patience, operation)
         if "error" in header:
             raise LibraryRefusedError(f"{operation}: {header['error']}", str(self._library), header.get("status", 0))
         return _Answer(header, payload)
 
-    def _read(self, size: int, deadline: float, operation: str) -> bytearray:
+    def _read(self, size: int, patience: Patience, operation: str) -> bytearray:
         assert self._process.stdout is not None  # noqa: S101  # made with a pipe
         descriptor = self._process.stdout.fileno()
         poll = select.poll()
@@ -356,8 +356,7 @@ class EngineWorker:
         buffer = bytearray(size)
         view, filled = memoryview(buffer), 0
         while filled < size:
-            left_ms = (deadline - time.monotonic()) * 1000
-            if left_ms <= 0 or not poll.poll(left_ms):
+            if not patience.wait(poll):
                 self._process.kill()
                 self._process.wait()
                 raise LibraryDiedError(f"the library did not finish {operation} in time", where=str(self._library))
