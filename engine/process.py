@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
+from engine.patience import Patience
 from protocols.errors import EngineError
 from protocols.results import LAST_WORDS
 from protocols.start_failures import ENDED_AT_START
@@ -157,31 +158,38 @@ def free_port(host: str = "127.0.0.1") -> int:
         return port
 
 
+class _Flag(threading.Event):
+    """An event that can be waited for as for a file."""
+
+    def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]:
+        return [(0, 0)] if self.wait(None if timeout is None else timeout / 1000) else []
+
+
 @contextmanager
 def cut_after(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
     """Connect, and cut the connection after `seconds`, however slowly bytes come. TimeoutError where it was cut.
 
     The timeout of a socket bounds the wait for the next byte alone: a server that sends one now and then never ends.
+    Time in which this process was stopped does not count.
     """
     connection.connect()
     opened = connection.sock
-    was_cut = threading.Event()
+    is_over, was_cut = _Flag(), threading.Event()
 
     def cut() -> None:
-        was_cut.set()
-        with suppress(OSError):
-            opened.shutdown(socket.SHUT_RDWR)
+        if not Patience(seconds).wait(is_over):
+            was_cut.set()
+            with suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
 
-    timer = threading.Timer(seconds, cut)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=cut, daemon=True).start()
     try:
         yield
     except (OSError, http.client.HTTPException):
         if not was_cut.is_set():
             raise
     finally:
-        timer.cancel()
+        is_over.set()
     if was_cut.is_set():
         raise TimeoutError(f"no whole answer within {seconds:g} s")
 

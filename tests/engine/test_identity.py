@@ -228,8 +228,8 @@ def test_a_gpu_runtime_may_open_parts_of_itself_and_nothing_else_may() -> None:
     def mapped(name: str, digit: str) -> FileIdentity:
         return FileIdentity(name=name, bytes=1, sha256=digit * 64)
 
-    server, runtime = mapped("/home/me/fork/bin/llama-server", "a"), mapped("/home/me/rocm/lib/libamdhip64.so.7.1", "b")
-    part, other = mapped("/home/me/rocm/lib/llvm/lib/libamd_comgr.so.3", "c"), mapped("/home/me/lib/libx.so", "d")
+    server, runtime = mapped("/srv/me/fork/bin/llama-server", "a"), mapped("/srv/me/rocm/lib/libamdhip64.so.7.1", "b")
+    part, other = mapped("/srv/me/rocm/lib/llvm/lib/libamd_comgr.so.3", "c"), mapped("/srv/me/lib/libx.so", "d")
     locked = (server, runtime)
     assert mapping_problems(locked, (server, runtime, part)) == ()
     assert mapping_problems(locked, (server, part)) == (f"{part.name} was mapped, and no file of that name is locked",)

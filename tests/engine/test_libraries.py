@@ -127,7 +127,7 @@ def test_a_library_that_is_missing_or_damaged_breaks_nothing(compiled: Compile) 
         ("/usr/local/lib/libllama.so", False),
         ("/opt/fork/lib/libllama.so", False),
         ("/opt/rocmfork/lib/libllama.so", False),
-        ("/home/me/usr/lib/libllama.so", False),
+        ("/srv/me/usr/lib/libllama.so", False),
     ],
 )
 def test_what_belongs_to_the_system(path: str, expected: bool) -> None:

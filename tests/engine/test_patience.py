@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import http.server
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
 import pytest
 
 from engine.patience import Patience
+
+ASKS = """
+import http.client, sys
+from engine.process import cut_after
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=6)
+with cut_after(connection, 6):
+    connection.request("GET", "/")
+    print("asked", flush=True)
+    print(connection.getresponse().status)
+"""
 
 
 class Source:
@@ -51,3 +70,30 @@ def test_several_waits_share_one_time() -> None:
     assert patience.wait(source)
     source.ready_s = 12.0
     assert not patience.wait(source)
+
+
+def test_a_stopped_process_takes_the_answer_that_came_meanwhile() -> None:
+    class Late(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            time.sleep(1)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Late) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        argv = [sys.executable, "-c", ASKS, str(server.server_port)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, map(Path, sys.path)))}
+        with subprocess.Popen(
+            argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as asking:
+            assert asking.stdout is not None
+            assert asking.stdout.readline() == "asked\n"
+            asking.send_signal(signal.SIGSTOP)
+            time.sleep(7)  # longer than the whole limit
+            asking.send_signal(signal.SIGCONT)
+            out, err = asking.communicate(timeout=30)
+        server.shutdown()
+    assert (out, asking.returncode) == ("204\n", 0), err
