@@ -65,7 +65,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory, synthetic) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.parametrize("share", [0.02, 0.37, 0.74, 0.995])
+@pytest.mark.parametrize("share", [0.02, 0.37, 0.74, 0.97])  # two runs differ by a few steps
 def test_a_killed_recorder_leaves_sound_partial_evidence_and_the_next_one_goes_on(
     fast_path: Path, synthetic, steps: int, share: float
 ):
