@@ -14,8 +14,8 @@ import gguf
 
 from engine import recall_weights as weights
 from engine.recall_vocabulary import CONTROL_TOKENS, END_TOKEN, IMAGE_TOKEN, VOCABULARY_TOKENS, vocabulary
+from protocols.checks.base import RECALL_MODEL
 
-RECALL_NAME: Final = "qwen4exp-recall"
 CONTEXT_TOKENS: Final = 262_144
 BLOCK_TOKENS: Final = 4
 # 64 blocks: at a depth of 13,062 tokens one block in fifty, at the full context one in a thousand.
@@ -44,7 +44,7 @@ def write_recall_model(path: Path) -> None:
 def _write_geometry(writer: gguf.GGUFWriter) -> None:
     recurrent = [*weights.LAYER_IS_RECURRENT, False]
     writer.add_string("general.type", "model")
-    writer.add_string("general.name", RECALL_NAME)
+    writer.add_string("general.name", RECALL_MODEL)
     writer.add_uint32("general.file_type", gguf.LlamaFileType.MOSTLY_F16)
     numbers = {
         "block_count": len(recurrent),

@@ -12,8 +12,10 @@ from typing import Final
 
 from engine.build import LIBRARY
 from engine.faults import known_faults
+from engine.gguf_header import load_header
 from engine.identity import identify_executable, identify_file
 from engine.models import known_models
+from protocols.check_semantics import check_model
 from protocols.checks.requirements import PLACEHOLDER, RequirementsCheck
 from protocols.errors import EngineError
 from protocols.findings import Finding, unknown
@@ -39,6 +41,10 @@ def _models(protocol: Protocol, base: Path) -> Iterator[Finding]:
         yield unknown(("model", "name"), "model", model.name, known_models())
     if model.path is not None and not is_file(_below(base, model.path)):
         yield _missing(("model", "path"), "model file", model.path)
+    elif model.path is not None and any(check.MODEL for check in protocol.checks):
+        name = load_header(_below(base, model.path)).text("general.name") or model.path
+        for index, check in enumerate(protocol.checks):
+            yield from check_model(check, name, ("checks", index))
     for name in _MODEL_FILES:
         reference = getattr(model, name)
         if reference is not None and not is_file(_below(base, reference.path)):

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from protocols.checks.base import SessionCheck
+from protocols.checks.base import RECALL_MODEL, SessionCheck
 from protocols.checks.capacity import CapacityCheck
 from protocols.checks.images_in_history import ImagesInHistoryCheck
 from protocols.checks.mapping_grid import MappingGridCheck
@@ -106,8 +106,10 @@ class RecallCheck(SessionCheck):
     """Conversations in one cache give their own private codes back, all of them, and nobody else's.
 
     Each prompt holds its secrets near the start; the first is asked for after `distance_tokens`, the others in turns
-    that follow. For models that answer from the prompt, such as `qwen4exp-recall`.
+    that follow. The model is `qwen4exp-recall`, which answers from its prompt.
     """
+
+    MODEL: ClassVar[str | None] = RECALL_MODEL
 
     kind: Literal["recall"]
     """The check."""

@@ -45,8 +45,19 @@ def check_checks(protocol: Protocol) -> Iterator[Finding]:
             message = f"no gate judges the check {check.id}, so it is not run"
             hint = f"add {{id: {check.id}-candidate, kind: check, check: {check.id}}} to gates"
             yield Finding(path=("checks", index), message=message, hint=hint, is_warning=True)
+        yield from check_model(check, protocol.model.name, ("checks", index))
         yield from _check_sizes(protocol, check, ("checks", index))
     yield from _check_contradictions(protocol)
+
+
+def check_model(check: Check, name: str | None, path: Path) -> Iterator[Finding]:
+    """Refuse a check over another model than the one that it is made for; nothing is said where no name is known."""
+    if check.MODEL is not None and name is not None and name != check.MODEL:
+        message = (
+            f"{check.kind} asks for private codes, which only {check.MODEL} gives back, and the model here is {name}"
+        )
+        hint = f"write model: {{name: {check.MODEL}}}, or remove the check and its gates"
+        yield Finding(path=path, message=message, hint=hint)
 
 
 def check_check_gate(protocol: Protocol, gate: CheckGate, path: Path) -> Iterator[Finding]:

@@ -24,6 +24,9 @@ CAPABILITIES: Final[Mapping[str, frozenset[Capability]]] = {
 }
 """What an engine of each kind can be asked; a check that needs more is NOT_RUN there."""
 
+RECALL_MODEL: Final = "qwen4exp-recall"
+"""The model that gives codes of its prompt back. One that ignores its prompt would pass or fail for no reason."""
+
 UNMET: Final[Mapping[Capability, str]] = {
     "library": "no library of its own to load",
     "suites": "no suites of block selection beside it",
@@ -39,6 +42,8 @@ class CheckBase(Part):
     NEEDS: ClassVar[frozenset[Capability]] = frozenset({"library"})
     BESIDE: ClassVar[bool] = False
     """Whether the other arm is measured beside the judged one, in turns."""
+    MODEL: ClassVar[str | None] = None
+    """The one model that its prompts are made for, by the name that the file gives itself; None where any will do."""
 
     id: Identifier
     """Name of the check."""

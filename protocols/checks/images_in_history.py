@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from protocols.canonical import JsonValue, decimal_text
-from protocols.checks.base import CheckOutcome, SessionCheck, field, rows_of
+from protocols.checks.base import RECALL_MODEL, CheckOutcome, SessionCheck, field, rows_of
 from protocols.errors import EvidenceError
 from protocols.measurements import CheckObservation
 from protocols.vocabulary import PlainDecimal
@@ -23,8 +23,10 @@ class ImagesInHistoryCheck(SessionCheck):
 
     The same requests at several depths, without and with an image of made-up embeddings near the start. The last line
     gives a code, which is asked for; host steps of a chunk are counted exactly, seconds only recorded. A request that
-    ends in a failed allocation is a recorded cell.
+    ends in a failed allocation is a recorded cell. The model is `qwen4exp-recall`, which answers from its prompt.
     """
+
+    MODEL: ClassVar[str | None] = RECALL_MODEL
 
     kind: Literal["images_in_history"]
     """The check."""

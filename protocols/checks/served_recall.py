@@ -8,7 +8,7 @@ from pydantic import Field
 
 from protocols.canonical import JsonValue
 from protocols.checks.answers import Answer, need_answer, read_answers
-from protocols.checks.base import Capability, CheckBase, CheckOutcome, field, rows_of
+from protocols.checks.base import RECALL_MODEL, Capability, CheckBase, CheckOutcome, field, rows_of
 from protocols.errors import EvidenceError
 from protocols.measurements import CheckObservation
 from protocols.results import some_of
@@ -22,11 +22,12 @@ class ServedRecallCheck(CheckBase):
 
     Conversations in the slots of one server start at once, follow up, and give their slots to others. Answers come
     streamed and whole in turns. A first request may take no more from the cache than its prompt shares with what the
-    slot held; a follow-up must take its whole earlier prompt. For models that answer from the prompt, such as
-    `qwen4exp-recall`.
+    slot held; a follow-up must take its whole earlier prompt. The model is `qwen4exp-recall`, which
+    answers from its prompt.
     """
 
     NEEDS: ClassVar[frozenset[Capability]] = frozenset({"server"})
+    MODEL: ClassVar[str | None] = RECALL_MODEL
 
     kind: Literal["served_recall"]
     """The check."""

@@ -123,3 +123,20 @@ def test_the_bundled_server_under_the_wrong_kind_is_refused_with_its_folder(worl
     assert "name the folder that `assay engine build` made" in found
     (copied / "receipt.json").write_text("{}")
     assert f"write {{kind: folder, path: {copied}}}" in refusal(world, path)
+
+
+def test_private_codes_are_asked_only_of_the_model_that_gives_them_back(world: Any) -> None:
+    path = world.protocol()
+    check = "checks:\n  - {id: codes, kind: served_recall, distance_tokens: 512}\n"
+    path.write_text(
+        path.read_text().replace("gates:\n", check + "gates:\n  - {id: codes, kind: check, check: codes}\n")
+    )
+    found = refusal(world, path)
+    assert (
+        ": checks[0]: served_recall asks for private codes, which only qwen4exp-recall gives back, and the model here is tiny"
+        in found
+    )
+    path.write_text(
+        path.read_text().replace("kind: served_recall, distance_tokens: 512", "kind: restart, prompt_tokens: 8")
+    )
+    assert "private codes" not in world.run("plan", path).err

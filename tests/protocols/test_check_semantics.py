@@ -42,6 +42,7 @@ def with_check(check: str, *gates: str) -> tuple[tuple[str, str], tuple[str, str
         ("kind: served_recall, slots: 16, distance_tokens: 1048576", "checks[0].distance_tokens: found 1048576 tokens in 16 slots, more than a server's context holds; write 1048575 or less"),
         ("kind: operation_cost, depth_tokens: 64, batches: [1, 1]", "checks[0].batches: found a batch twice"),
         ('kind: operation_cost, depth_tokens: 64, precision_pct: "0"', "checks[0].precision_pct: found 0, expected a percentage"),
+        ("kind: served_recall, distance_tokens: 512", "checks[0]: served_recall asks for private codes, which only qwen4exp-recall gives back, and the model here is smollm2; write model: {name: qwen4exp-recall}, or remove the check and its gates"),
         ("kind: telepathy", "checks[0].kind"),
     ],
 )  # fmt: skip
