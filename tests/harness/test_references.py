@@ -133,9 +133,10 @@ def test_private_codes_are_asked_only_of_the_model_that_gives_them_back(world: A
     )
     found = refusal(world, path)
     assert (
-        ": checks[0]: served_recall asks for private codes, which only qwen4exp-recall gives back, and the model here is tiny"
+        "served_recall asks for private codes, which only qwen4exp-recall gives back, and the model here is tiny"
         in found
     )
+    assert f"{path.name}:17: checks[0]" in found
     path.write_text(
         path.read_text().replace("kind: served_recall, distance_tokens: 512", "kind: restart, prompt_tokens: 8")
     )
