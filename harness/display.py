@@ -8,7 +8,7 @@ from harness.console import Console, panel, table
 from recorder.store import CampaignSummary
 from reports import style
 from reports.check_table import check_rows, check_summary
-from reports.claims import claims_of, control_lines, explanation_lines, failed_loads, headline
+from reports.claims import claims_of, control_lines, explanation_lines, failed_loads, headline, untouched
 from reports.facts import Facts, LoadFact
 
 SPEED_KINDS = frozenset({"loss", "screen_loss"})
@@ -24,7 +24,8 @@ def show_verdict(console: Console, facts: Facts) -> None:
     chosen = [
         claim for claim in claims_of(facts) if claim.kind == "next" or (claim.gate in speed and facts.is_recorded)
     ]
-    lines += check_summary(check_rows(facts))
+    if rows := check_rows(facts):
+        lines += [*check_summary(rows), untouched(facts)]
     lines += [f"{TITLES[claim.kind]}: {claim.text}" for claim in chosen]
     console.show(panel("Verdict", status, [line for line in lines if line]))
     console.show(

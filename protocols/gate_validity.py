@@ -34,6 +34,9 @@ def unchecked_sentence(view: View) -> str:
 
 
 def left_out_sentence(blocks: Mapping[int, Sequence[str]]) -> str:
-    """Return which blocks a rule about the host took out, and why."""
-    named = ", ".join(f"block {block} ({'; '.join(reasons)})" for block, reasons in blocks.items())
+    """Return which blocks a rule about the host took out, and why: the first reason of each, and how many more."""
+    named = ", ".join(
+        f"block {block} ({reasons[0]}{f'; {len(reasons) - 1} more' if len(reasons) > 1 else ''})"
+        for block, reasons in blocks.items()
+    )
     return f"Left out by rules fixed beforehand: {named}."

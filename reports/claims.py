@@ -12,6 +12,8 @@ from typing import Literal
 
 from protocols.breaks import NEXT_STEP
 from protocols.checks.served_recall import ServedRecallCheck
+from protocols.engine_schema import OpenAIEngine
+from protocols.measurements import ARMS
 from protocols.plan import POWER, Noise, minimal_detectable_loss
 from protocols.results import in_short
 from protocols.validity import READING_WORDS
@@ -225,6 +227,18 @@ def not_measured(facts: Facts) -> tuple[str, ...]:
         lines.append("Several requests at once: each load served one request at a time.")
     lines.append("The quality of the text, beyond whether both arms generate the same token ids.")
     return tuple(lines)
+
+
+def untouched(facts: Facts) -> str:
+    """Return what no row of the campaign has touched, in short: what a reader might take for tested."""
+    protocol = facts.protocol
+    settings = [protocol.settings_of(arm) for arm in ARMS]
+    endpoints = any(isinstance(protocol.arm(arm).engine, OpenAIEngine) for arm in ARMS)
+    context = max(one.context_tokens for one in settings)
+    parts = ["other hosts", "other models", f"contexts above {context:,} tokens"]
+    if not endpoints and not any(one.gpu_layers for one in settings):
+        parts.append("a GPU")
+    return f"Outside the scope, and not tested: {', '.join(parts)}."
 
 
 def limits_of(facts: Facts) -> tuple[str, ...]:

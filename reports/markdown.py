@@ -10,12 +10,13 @@ from reports.check_table import COLUMNS, check_rows, check_summary, requirement_
 from reports.claims import (
     claims_of,
     control_lines,
-    explanation,
+    explanation_lines,
     failed_loads,
     headline,
     limits_of,
     loss_numbers,
     not_measured,
+    untouched,
 )
 from reports.companions import companion_lines
 from reports.facts import Facts, GateFact, LoadFact, TelemetryFact
@@ -73,9 +74,10 @@ def _verdict(facts: Facts) -> Iterator[str]:
     yield ""
     yield _line(headline(facts))
     yield ""
-    yield _line(explanation(facts))
+    why, *gates = explanation_lines(facts)
+    yield _line(why)
     yield ""
-    yield from _list(control_lines(facts))
+    yield from _list([*gates, *control_lines(facts)])
     recorded = f"ledger entry {facts.verdict.entry_seq}" if facts.is_recorded else "not recorded"
     yield from _table(
         ("campaign", "protocol", "locked", "verdict stands in", "exit code"),
@@ -97,7 +99,7 @@ def _checks(facts: Facts) -> Iterator[str]:
         return
     yield "## What was broken, what is repaired, what was not tested"
     yield ""
-    yield from _list(check_summary(rows))
+    yield from _list([*check_summary(rows), untouched(facts)])
     yield from _table(COLUMNS, [*rows, *requirement_rows(facts)])
 
 

@@ -48,6 +48,21 @@ def test_which_blocks_are_left_out_does_not_depend_on_any_rate(edited: Edit, mak
     assert [block["block"] for block in found[0][0]] == [2, 3]  # type: ignore[index, call-overload, union-attr]
 
 
+def test_a_block_that_many_loads_took_out_is_named_with_its_first_reason(
+    edited: Edit, make_campaign: Make, judge: Judge
+) -> None:
+    """Eight loads of one busy host made a paragraph that nobody read to its end."""
+    protocol = edited(FOUR, FAULTS).protocol
+    results = judge(protocol, make_campaign(protocol, edit_load=in_blocks(2, count=11)))
+    loads = [one for one in expand_schedule(protocol.schedule) if one.block == 2]
+    first = (
+        f"block 2 ({loads[0].label} had 11 major page faults of the engine, at most 10 allowed; {len(loads) - 1} more)"
+    )
+    assert f"Left out by rules fixed beforehand: {first}. With every block" in results["generation-loss"].reason
+    broken = results["generation-loss"].inputs["invalid_blocks"][0]["broken"]  # type: ignore[index, call-overload]
+    assert len(broken) == len(loads)  # type: ignore[arg-type]
+
+
 def test_where_every_block_is_left_out_the_loss_of_all_is_still_shown(
     edited: Edit, make_campaign: Make, judge: Judge
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from protocols.results import GateStatus
 from protocols.schema import Arm
-from reports.claims import claims_of, control_lines, explanation_lines, headline, limits_of, not_measured
+from reports.claims import claims_of, control_lines, explanation_lines, headline, limits_of, not_measured, untouched
 from reports.facts import Facts, VerdictFact
 from reports.steps import next_step
 
@@ -271,3 +271,14 @@ def test_a_screen_that_passes_does_not_say_that_it_qualified_a_speed(passed: Fac
     assert "No claim about speed (claim: screen)" in limits
     assert "never qualify" not in limits
     assert "leaves its speed out" not in headline(passed)
+
+
+def test_what_nothing_here_touched_is_said_in_one_line(passed: Facts) -> None:
+    whole = "Outside the scope, and not tested: other hosts, other models, contexts above 2,048 tokens, a GPU."
+    assert untouched(passed) == whole
+    settings = passed.protocol.settings.model_copy(update={"gpu_layers": 99, "context_tokens": 262144})
+    on_gpu = replace(passed, protocol=passed.protocol.model_copy(update={"settings": settings}))
+    assert (
+        untouched(on_gpu)
+        == "Outside the scope, and not tested: other hosts, other models, contexts above 262,144 tokens."
+    )
