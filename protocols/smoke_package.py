@@ -63,6 +63,8 @@ def judge_smoke_package(_: SmokeCheck, observation: CheckObservation) -> CheckOu
         cases = make_cases(prompts, written.run)  # type: ignore[arg-type]
     except EngineError as error:
         return CheckOutcome("FAIL", f"{_capital(str(error))}.", {})
+    if (problem := facts.get("reference_problem")) is not None:
+        return CheckOutcome("FAIL", f"{_capital(str(problem))}.", {})
     if (problem := facts.get("package_problem")) is not None:
         return CheckOutcome("FAIL", f"The build does not come out of its package: {problem}.", {})
     data = observation.outputs[REFERENCE]
@@ -75,7 +77,7 @@ def judge_smoke_package(_: SmokeCheck, observation: CheckObservation) -> CheckOu
     ):
         raise EvidenceError("the reference of the check is not what its engine showed")
     unpacked = field(dict(facts), "unpacked", dict)
-    rows = (*judge_smoke(reference, _sight(unpacked)), *_origin(reference, unpacked), _left(unpacked))
+    rows = (*judge_smoke(reference, _sight(unpacked)), *_origin(reference, unpacked), _left(facts))
     return _outcome(rows, sha256_hex(data), field(dict(facts), "package", dict))
 
 
@@ -139,11 +141,11 @@ def _origin(reference: SmokeReference, unpacked: Mapping[str, Any]) -> Iterator[
         yield SmokeRow(name, "PASS", expected, expected)
 
 
-def _left(unpacked: Mapping[str, Any]) -> SmokeRow:
+def _left(facts: Mapping[str, Any]) -> SmokeRow:
     """Say whether the host is as it was: no process left, and no folder."""
-    processes, folder = field(unpacked, "left_processes", int), field(unpacked, "is_folder_left", bool)
+    processes, folder = field(facts, "left_processes", int), field(facts, "is_folder_left", bool)
     expected = "no process, no folder"
-    found = [f"{processes} processes"] * bool(processes) + ["the unpacked folder"] * folder
+    found = [f"processes: {processes}"] * bool(processes) + ["the unpacked folder"] * folder
     if found:
         return SmokeRow("left behind", "FAIL", expected, " and ".join(found))
     return SmokeRow("left behind", "PASS", expected, expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +36,14 @@ def run_smoke(context: CheckContext, check: SmokeCheck) -> dict[str, JsonValue]:
     engine = _engine(context, context.build)
     if set(engine.identity.locked()) != set(context.prepared.arms[context.arm].identity.files):
         raise EngineError("the build is no longer what is locked", hint="do not rebuild an engine during a campaign")
+    with ending_children() as left:
+        return _both(context, engine, prompts, left)
+
+
+def _both(
+    context: CheckContext, engine: SmokeEngine, prompts: Sequence[SmokePrompt], left: Callable[[], set[int]]
+) -> dict[str, JsonValue]:
+    """Ask the build where it lies, then out of its package. `left` returns the processes that live on after both."""
     smoked = ask_for_reference(context.prepared.protocol, engine, prompts)
     context.outputs["written.stderr"] = smoked.log
     facts: dict[str, JsonValue] = {
@@ -44,12 +52,14 @@ def run_smoke(context: CheckContext, check: SmokeCheck) -> dict[str, JsonValue]:
     }
     try:
         reference = reference_of(context.prepared.protocol, context.arm, engine, prompts, smoked)
-    except EngineError:
-        return facts  # the judge finds it again in what was recorded
+    except EngineError as error:
+        return facts | {"reference_problem": str(error)}
     context.outputs[REFERENCE] = reference.file_bytes()
     try:
-        return facts | _elsewhere(context, prompts)
-    except (EngineError, EvidenceError) as error:
+        return facts | _elsewhere(context, prompts) | {"left_processes": len(left())}
+    except EngineError as error:
+        return facts | {"package_problem": str(error)}
+    except EvidenceError as error:
         return facts | {"package_problem": str(error) if error.where is None else f"{Path(error.where).name}: {error}"}
     except HostError as error:
         raise Unmet(str(error)) from error
@@ -65,9 +75,7 @@ def _elsewhere(context: CheckContext, prompts: Sequence[SmokePrompt]) -> dict[st
             raise Unmet("programs must not run in the folder for temporary files: name another one in TMPDIR")
         unpacked, done = _unpacked(context.build, folder)
         engine = _engine(context, unpacked)
-        with ending_children() as left:
-            smoked = smoke(engine, prompts, load_s=limits.load_s, request_s=limits.request_s)
-            left_processes = len(left())
+        smoked = smoke(engine, prompts, load_s=limits.load_s, request_s=limits.request_s)
     context.outputs["unpacked.stderr"] = smoked.log
     return {
         "package": {"archive_sha256": done.sha256, "files": done.files, "content_bytes": done.content_bytes},
@@ -75,9 +83,8 @@ def _elsewhere(context: CheckContext, prompts: Sequence[SmokePrompt]) -> dict[st
             **_seen(smoked),
             "mapped": _mapped(smoked, unpacked.folder, original),
             "from_original": [*_names_below(smoked.held, original)],
-            "left_processes": left_processes,
-            "is_folder_left": folder.exists(),
         },
+        "is_folder_left": folder.exists(),
     }
 
 
