@@ -55,9 +55,7 @@ def _check_smokes(protocol: Protocol, requests: Mapping[str, bytes]) -> Iterator
             continue
         for number, name in enumerate(check.workloads):
             if askable.get(name) is False:
-                message = (
-                    f"found {name}, whose prompt is neither a text nor a list of ids that is posted to /completion"
-                )
+                message = f"found {name}, which posts neither a text nor a list of ids to /completion"
                 path: Path = ("checks", index, "workloads", number)
                 yield Finding(path=path, message=message, hint="name another workload")
         if not check.workloads and askable and not any(askable.values()):

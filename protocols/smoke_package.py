@@ -18,7 +18,7 @@ from protocols.errors import EngineError, EvidenceError, ProtocolError
 from protocols.lock import FileIdentity, ModelIdentity
 from protocols.measurements import CheckObservation
 from protocols.results import some_of
-from protocols.smoke import SmokeRow, SmokeSight, judge_smoke, smoke_status
+from protocols.smoke import SmokeRow, SmokeRun, SmokeSight, judge_smoke, smoke_status
 from protocols.smoke_cases import make_cases, recorded_prompt
 from protocols.smoke_exchanges import RecordedRun, recorded_run
 from protocols.smoke_reference import SmokeDevice, SmokeReference, parse_smoke_reference
@@ -60,7 +60,7 @@ def judge_smoke_package(_: SmokeCheck, observation: CheckObservation) -> CheckOu
     prompts = [recorded_prompt(row) for row in rows_of(facts, "asked")]
     written = _sight(field(dict(facts), "written", dict))
     try:
-        cases = make_cases(prompts, written.run)  # type: ignore[arg-type]
+        cases = make_cases(prompts, written.run or SmokeRun())
     except EngineError as error:
         return CheckOutcome("FAIL", f"{_capital(str(error))}.", {})
     if (problem := facts.get("reference_problem")) is not None:

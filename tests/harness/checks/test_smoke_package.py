@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,9 @@ from harness.transfer import LIST, Transfer, pack_build
 from protocols.canonical import canonical_bytes, sha256_hex
 from protocols.errors import HostError
 from recorder.archive import END, Member, pack_member, read_members
+from recorder.bundle import unpack_bundle
 
+TINY = Path(__file__).parents[2] / "engine" / "models" / "tiny-a.gguf"
 Files = dict[str, bytes]
 SMOKE = "kind: smoke"
 SUITES = "bin/qsa_suites"
@@ -205,3 +209,44 @@ def test_a_host_that_cannot_hold_or_run_the_package_is_not_blamed_on_the_build(
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
     found = outcome(made)
     assert (found.status, "TMPDIR" in found.reason) == ("NOT_RUN", True), found.reason
+
+
+@pytest.mark.timeout(300)
+def test_the_reference_of_a_campaign_is_taken_out_of_its_bundle_as_the_document_says(world: Any) -> None:
+    build = built("tests").folder
+    path = world.root / "smoked.yaml"
+    engine = f"{{engine: {{kind: folder, path: '{build}'}}, environment: {{GOMP_SPINCOUNT: '0'}}}}"
+    path.write_text(f"""assay: 1
+id: smoked
+title: One build twice
+claim: screen
+purpose: To leave a reference.
+model: {{path: '{TINY}'}}
+settings: {{context_tokens: 256, threads: 1}}
+arms: {{baseline: {engine}, candidate: {engine}}}
+schedule: {world.PAIR}
+workloads:
+  - {{id: cold, route: /completion, request: cold.json, prompt_tokens: 32, generated_tokens: 24}}
+checks:
+  - {{id: packed, kind: smoke, workloads: [cold]}}
+gates:
+  - {{id: complete, kind: completeness}}
+  - {{id: packed-candidate, kind: check, check: packed}}
+""")
+    ended = world.run("run", path, "--store", world.store, "--json")
+    assert ended.code == 0, ended.err
+    (gate,) = (one for one in ended.json()["gates"] if one["id"] == "packed-candidate")
+    assert gate["status"] == "PASS", gate["reason"]
+    audited = world.run("audit", "--store", world.store, "--json")
+    assert (audited.code, audited.json()["findings"]) == (0, [])
+
+    bundle = world.root / "b.assay.tar.zst"
+    assert world.run("bundle", "--out", bundle, "--store", world.store).code == 0
+    unpack_bundle(bundle, world.root / "unpacked")
+    text = (Path(__file__).parents[3] / "docs" / "checks.md").read_text()
+    (lines,) = re.findall(r"^```\n(for blob in .*?)^```$", text, re.MULTILINE | re.DOTALL)
+    subprocess.run(["sh", "-c", lines], cwd=world.root / "unpacked", check=True)
+    (reference,) = (world.root / "unpacked").glob("reference-*.json")
+    asked = ["--reference", reference, "--sha256", gate["inputs"]["reference_sha256"]]
+    ended = world.run("smoke", *asked, "--engine", build, "--model", TINY, "--store", world.store, "--json")
+    assert (ended.code, ended.json()["status"]) == (0, "PASS"), ended.err
