@@ -231,7 +231,8 @@ class _Runner:
             try:
                 self._look(process)  # a library may be opened with the first request
             except EngineError as error:
-                return (str(error),)
+                if process.is_alive:  # else it ended just now, and its end says so
+                    return (str(error),)
         hosts = interpreter_folders(Path(self._engine.resolved.argv[0]), self._engine.resolved.environment)
         return mapping_problems(self._engine.identity.files, self.mapped.values(), hosts=hosts)
 
