@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from engine.arms import ResolvedArm, identify_arm, resolve_arm
 from engine.build import EngineBuild, open_build
-from engine.identity import BuildIdentity, identify_model, mapped_files, mapping_problems
+from engine.identity import BuildIdentity, FileIdentity, identify_model, mapped_files, mapping_problems
 from engine.libraries import interpreter_folders
+from engine.open_files import held_paths
 from engine.process import EngineProcess
 from harness.api_key import engine_environment
-from harness.checks.served import NO_ANSWER, ArmServer, greedy_body
+from harness.arm_server import NO_ANSWER, STOP_GRACE_S, ArmServer, greedy_body
 from harness.load import script_of
-from protocols.canonical import MAX_INTEGER
-from protocols.checks.answers import OK, Answer, read_answer
 from protocols.errors import EngineError
 from protocols.schema import Arm, FolderEngine, LlamaServerEngine, Settings
-from protocols.smoke import PromptIds, SmokeRun, SmokeSight
+from protocols.smoke import SmokeSight
+from protocols.smoke_cases import SmokePrompt
+from protocols.smoke_exchanges import PROPS, RecordedRun, answer_name, read_prompt_ids, tokenize_name
 from protocols.smoke_reference import SmokeDevice
 from recorder.telemetry.facts import host_facts
 from recorder.telemetry.registry import select_providers
 from recorder.telemetry.sample import DeviceIdentity
 
-STOP_GRACE_S: Final = 5.0
 YIELDING: Final = {"GOMP_SPINCOUNT": "0"}
 """Nothing is timed here, so threads that wait give the processor back."""
 _END_WAIT_S: Final = 2.0
 _LOG_BYTES: Final = 1 << 20
-
-
-class SmokePrompt(NamedTuple):
-    """What is asked: a text whose ids the engine is to find, or ids, and how many tokens the reply has."""
-
-    id: str
-    text: str | None
-    ids: tuple[int, ...] | None
-    n_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +47,17 @@ class SmokeEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class Smoked:
-    """What the engine showed, and for the record: every exchange as it came, and the end of its log."""
+    """What the engine showed, and for the record: its start with every exchange as it came, and the end of its log.
+
+    `recorded` is None where nothing was started. `mapped` are the programs and libraries that the process ran, and
+    `held` every path that it mapped, held open or ran, both as they were when it was ready and after the last answer.
+    """
 
     sight: SmokeSight
-    exchanges: tuple[Mapping[str, Any], ...]
+    recorded: RecordedRun | None
     log: bytes
+    mapped: tuple[FileIdentity, ...] = ()
+    held: frozenset[str] = frozenset()
 
 
 def smoke_engine(
@@ -110,8 +106,8 @@ def smoke(
 ) -> Smoked:
     """Identify everything, start the engine once, ask every prompt `rounds` times, and stop it.
 
-    An engine that breaks is what was found. With `model_sha256` nothing is started over another model. Answers of later
-    rounds are named `ID.2` and so on. Raises EngineError where files cannot be read.
+    An engine that breaks is what was found. With `model_sha256` nothing is started over another model. Raises
+    EngineError where files cannot be read.
     """
     sight = SmokeSight(
         files=engine.identity.locked(),
@@ -121,13 +117,19 @@ def smoke(
         run=None,
     )
     if model_sha256 is not None and sight.model.sha256 != model_sha256:
-        return Smoked(sight=sight, exchanges=(), log=b"")
+        return Smoked(sight=sight, recorded=None, log=b"")
     with tempfile.TemporaryDirectory(prefix="assay-smoke-") as folder:
         runner = _Runner(engine, prompts, load_s=load_s, request_s=request_s, rounds=rounds, folder=Path(folder))
-        run = runner.run()
+        recorded = runner.run()
+        run = recorded.read()
         device = sight.device.model_copy(update={"is_engine_on_gpu": run.is_on_gpu})
-        sight = replace(sight, run=run, device=device)
-        return Smoked(sight=sight, exchanges=tuple(runner.exchanges), log=_tail(Path(folder) / "stderr"))
+        return Smoked(
+            sight=replace(sight, run=run, device=device),
+            recorded=recorded,
+            log=_tail(Path(folder) / "stderr"),
+            mapped=tuple(runner.mapped.values()),
+            held=frozenset(runner.held),
+        )
 
 
 def find_device(devices: Sequence[DeviceIdentity] | None = None) -> SmokeDevice:
@@ -173,9 +175,11 @@ class _Runner:
         self._prompts = prompts
         self._load_s, self._request_s, self._rounds = load_s, request_s, rounds
         self._folder = folder
-        self.exchanges: list[Mapping[str, Any]] = []
+        self._exchanges: list[Mapping[str, Any]] = []
+        self.mapped: dict[tuple[str, str], FileIdentity] = {}
+        self.held: set[str] = set()
 
-    def run(self) -> SmokeRun:
+    def run(self) -> RecordedRun:
         resolved = self._engine.resolved
         try:
             process = EngineProcess.start(
@@ -187,86 +191,68 @@ class _Runner:
                 readiness=resolved.readiness or "health",
             )
         except EngineError as error:
-            return SmokeRun(start_problem=str(error))
+            return RecordedRun(start_problem=str(error))
         with process:
             started_s = time.monotonic()
             try:
                 address = process.wait_ready(self._load_s)
             except EngineError as error:
-                return SmokeRun(start_problem=str(error))
+                return RecordedRun(start_problem=str(error))
             ready_ms = round((time.monotonic() - started_s) * 1000)
-            try:
-                asked = self._ask(process, ArmServer(process, address, timeout_s=self._request_s))
-            except EngineError as error:  # its files cannot be read: it ended just now, or they were replaced
-                asked = SmokeRun(mapping_problems=(str(error),))
+            problems = self._ask(process, ArmServer(process, address, timeout_s=self._request_s))
             was_alive = not self._has_ended(process)
             ended = process.stop(STOP_GRACE_S)
             forced = f"killed: it did not end within {STOP_GRACE_S:g} s" if ended.was_forced else None
-            return replace(asked, ready_ms=ready_ms, own_end=None if was_alive else ended.text(), stop_problem=forced)
+            return RecordedRun(
+                ready_ms=ready_ms,
+                mapping_problems=problems,
+                exchanges=tuple(self._exchanges),
+                own_end=None if was_alive else ended.text(),
+                stop_problem=forced,
+            )
 
-    def _ask(self, process: EngineProcess, server: ArmServer) -> SmokeRun:
-        resolved = self._engine.resolved
-        script = script_of(resolved.argv)
-        hosts = interpreter_folders(Path(resolved.argv[0]), resolved.environment)
-        mapped = (*mapped_files(process.pid), *([script] if script else []))
-        props = self._exchange(server.send("props", None, "/props"))
-        prompts: dict[str, PromptIds] = {}
-        answers: dict[str, Answer] = {}
+    def _ask(self, process: EngineProcess, server: ArmServer) -> tuple[str, ...]:
+        """Ask every prompt; return how the files that the process runs differ from those that were identified."""
+        try:
+            self._look(process)
+        except EngineError as error:  # its files cannot be read: it ended just now, or they were replaced
+            return (str(error),)
+        self._exchanges.append(server.send(PROPS, None, "/props"))
         for prompt in self._prompts:
             ids = prompt.ids
             if prompt.text is not None:
-                prompts[prompt.id] = self._tokenize(server, prompt.id, prompt.text)
-                ids = prompts[prompt.id].ids if ids is None else ids
+                body = {"content": prompt.text, "add_special": True, "parse_special": True}
+                found = read_prompt_ids(self._asked(server.ask(tokenize_name(prompt.id), body, "/tokenize"))).ids
+                ids = found if ids is None else ids
             for number in range(1, self._rounds + 1):
-                name = prompt.id if number == 1 else f"{prompt.id}.{number}"
                 body = greedy_body(ids or (), prompt.n_tokens, cache_prompt=False)
-                answers[name] = read_answer(self._exchange(server.ask(name, body)))
-        return SmokeRun(
-            mapping_problems=mapping_problems(self._engine.identity.files, mapped, hosts=hosts),
-            context_tokens=_count(props, "default_generation_settings", "n_ctx"),
-            slots=_count(props, "total_slots"),
-            is_on_gpu=None if (held := _count(props, "memory_plan", "device_bytes")) is None else held > 0,
-            prompts=prompts,
-            answers=answers,
-        )
+                self._asked(server.ask(answer_name(prompt.id, number), body))
+        if not self._has_ended(process):
+            try:
+                self._look(process)  # a library may be opened with the first request
+            except EngineError as error:
+                if process.is_alive:  # else it ended just now, and its end says so
+                    return (str(error),)
+        hosts = interpreter_folders(Path(self._engine.resolved.argv[0]), self._engine.resolved.environment)
+        return mapping_problems(self._engine.identity.files, self.mapped.values(), hosts=hosts)
+
+    def _look(self, process: EngineProcess) -> None:
+        script = script_of(self._engine.resolved.argv)
+        for file in (*mapped_files(process.pid), *([script] if script else [])):
+            self.mapped[(file.name, file.sha256)] = file
+        self.held |= held_paths(process.pid)
 
     def _has_ended(self, process: EngineProcess) -> bool:
         """Whether the engine ended by itself; a lost connection is seen before the end of the process."""
-        lost = any(row["status"] == NO_ANSWER for row in self.exchanges)
+        lost = any(row["status"] == NO_ANSWER for row in self._exchanges)
         deadline = time.monotonic() + (_END_WAIT_S if lost else 0.0)
         while process.is_alive and time.monotonic() < deadline:
             time.sleep(0.02)
         return not process.is_alive
 
-    def _tokenize(self, server: ArmServer, name: str, text: str) -> PromptIds:
-        body = {"content": text, "add_special": True, "parse_special": True}
-        answer = self._exchange(server.ask(f"{name}.tokenize", body, "/tokenize"))
-        tokens = _object(answer).get("tokens")
-        if isinstance(tokens, list) and tokens and all(type(one) is int and 0 <= one <= MAX_INTEGER for one in tokens):
-            return PromptIds(tuple(tokens))
-        return PromptIds((), f"/tokenize gave no ids (status {answer['status']})")
-
-    def _exchange(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.exchanges.append(row)
+    def _asked(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._exchanges.append(row)
         return row
-
-
-def _object(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON object of an answer; an empty one where it is none."""
-    if answer["status"] != OK:
-        return {}
-    with suppress(ValueError, RecursionError):
-        value = json.loads(answer["body"])
-        if isinstance(value, dict):
-            return value
-    return {}
-
-
-def _count(answer: Mapping[str, Any], *path: str) -> int | None:
-    value: Any = _object(answer)
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value if type(value) is int and 0 <= value <= MAX_INTEGER else None
 
 
 def _tail(path: Path) -> bytes:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine.arms import prepare_build
 from engine.cache import cache_folder
 from engine.models import MADE_MODELS, MODELS, resolve_model
 from harness.references import check_references
-from harness.smoke import Smoked, SmokeEngine, SmokePrompt, smoke, smoke_engine
-from protocols.errors import EngineError, ProtocolError
+from harness.smoke import Smoked, SmokeEngine, smoke, smoke_engine
+from protocols.errors import ProtocolError
 from protocols.load import LoadedProtocol, find_protocol, load_protocol
 from protocols.measurements import Arm
-from protocols.request_checks import parse_body
-from protocols.schema import LlamaServerEngine, OpenAIEngine
-from protocols.smoke import SmokeRun, first_difference
-from protocols.smoke_reference import SmokeCase, SmokeReference
+from protocols.request_checks import askable_prompt, parse_body
+from protocols.schema import LlamaServerEngine, OpenAIEngine, Protocol
+from protocols.smoke import SmokeRun
+from protocols.smoke_cases import ROUNDS, SmokePrompt, make_cases
+from protocols.smoke_reference import SmokeReference, new_smoke_reference
 
 Log = Callable[[str], None]
-_ROUNDS = 2
-"""How often each prompt is asked: a reference of an engine that contradicts itself would fail everywhere."""
 
 
 def make_reference(protocol: str, arm: Arm, *, log: Log) -> tuple[SmokeReference, Smoked]:
@@ -35,38 +34,51 @@ def make_reference(protocol: str, arm: Arm, *, log: Log) -> tuple[SmokeReference
     _refuse_endpoint(loaded, arm)
     prompts = reference_prompts(loaded)
     engine = _engine(loaded, arm, base, log)
-    limits = loaded.protocol.limits
-    log(f"asking {len(prompts)} prompts of the {arm}, {_ROUNDS} times each")
-    smoked = smoke(engine, prompts, load_s=limits.load_s, request_s=limits.request_s, rounds=_ROUNDS)
-    is_server = isinstance(loaded.protocol.arm(arm).engine, LlamaServerEngine)
-    run = _sound(smoked)
-    return SmokeReference(
-        assay_smoke=1,
-        protocol=loaded.protocol.id,
+    log(f"asking {len(prompts)} prompts of the {arm}, {ROUNDS} times each")
+    smoked = ask_for_reference(loaded.protocol, engine, prompts)
+    return reference_of(loaded.protocol, arm, engine, prompts, smoked), smoked
+
+
+def ask_for_reference(protocol: Protocol, engine: SmokeEngine, prompts: Sequence[SmokePrompt]) -> Smoked:
+    """Start an engine once and ask what a reference needs: every prompt as often as it takes to see a contradiction."""
+    limits = protocol.limits
+    return smoke(engine, prompts, load_s=limits.load_s, request_s=limits.request_s, rounds=ROUNDS)
+
+
+def reference_of(
+    protocol: Protocol, arm: Arm, engine: SmokeEngine, prompts: Sequence[SmokePrompt], smoked: Smoked
+) -> SmokeReference:
+    """Return the reference that rests on what an engine showed. EngineError where nothing could be asked again."""
+    cases = make_cases(prompts, smoked.sight.run or SmokeRun(start_problem="it was not started"))
+    is_server = isinstance(protocol.arm(arm).engine, LlamaServerEngine)
+    return new_smoke_reference(
+        protocol=protocol.id,
         arm=arm,
         kind="llama-server" if is_server else "build",
         files=smoked.sight.files,
         arguments=engine.arguments,
         model=smoked.sight.model,
-        settings=loaded.protocol.settings_of(arm),
-        load_s=limits.load_s,
-        request_s=limits.request_s,
+        settings=protocol.settings_of(arm),
+        load_s=protocol.limits.load_s,
+        request_s=protocol.limits.request_s,
         device=smoked.sight.device,
-        cases=tuple(_case(loaded, prompt, run) for prompt in prompts),
-    ), smoked
+        cases=cases,
+    )
 
 
-def reference_prompts(loaded: LoadedProtocol) -> tuple[SmokePrompt, ...]:
-    """Return the prompt of every workload that has one as text or ids. ProtocolError where none has."""
+def reference_prompts(loaded: LoadedProtocol, workloads: Sequence[str] = ()) -> tuple[SmokePrompt, ...]:
+    """Return the prompt of every workload (or of the named ones) that has one as text or ids.
+
+    Raises ProtocolError where none has.
+    """
     found = []
     for workload in loaded.protocol.workloads:
-        prompt = parse_body(loaded.requests[workload.request]).get("prompt")
-        if workload.route != "/completion":
-            continue  # what a chat template or an OpenAI route makes of a body is no list of ids
-        if isinstance(prompt, str):
-            found.append(SmokePrompt(workload.id, prompt, None, workload.generated_tokens))
-        elif isinstance(prompt, list) and all(type(one) is int for one in prompt):
-            found.append(SmokePrompt(workload.id, None, tuple(prompt), workload.generated_tokens))
+        if workloads and workload.id not in workloads:
+            continue
+        prompt = askable_prompt(workload.route, parse_body(loaded.requests[workload.request]))
+        text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
+        if prompt is not None:
+            found.append(SmokePrompt(workload.id, text, ids, workload.generated_tokens, workload.prompt_tokens))
     if not found:
         raise ProtocolError(
             "no workload posts a text or token ids to /completion, so there is nothing to ask again",
@@ -100,47 +112,3 @@ def _engine(loaded: LoadedProtocol, name: Arm, base: Path, log: Log) -> SmokeEng
     assert isinstance(arm.engine, LlamaServerEngine)  # noqa: S101 - the only kind that is left
     path = (base / Path(arm.engine.path).expanduser()).absolute()
     return smoke_engine(path, settings, model, arguments=arm.engine.arguments, environment=environment)
-
-
-def _sound(smoked: Smoked) -> SmokeRun:
-    """Return the run where everything in it can be asked again. EngineError names the first thing that cannot."""
-    run = smoked.sight.run or SmokeRun(start_problem="it was not started")
-    problems = [run.start_problem, *run.mapping_problems, run.own_end and f"it ended by itself: {run.own_end}"]
-    problems += [f"{name}: {one.problem}" for name, one in run.prompts.items() if one.problem]
-    problems += [f"{name}: {one.problem}" for name, one in run.answers.items() if one.problem]
-    problems += [f"{name}: no token ids came" for name, one in run.answers.items() if one.tokens is None]
-    problems.append(run.stop_problem)
-    for problem in filter(None, problems):
-        raise EngineError(f"no reference can be made of this engine: {problem}")
-    return run
-
-
-def _case(loaded: LoadedProtocol, prompt: SmokePrompt, run: SmokeRun) -> SmokeCase:
-    ids = prompt.ids if prompt.ids is not None else run.prompts[prompt.id].ids
-    wanted = loaded.protocol.workload(prompt.id).prompt_tokens
-    if len(ids) != wanted:
-        message = f"{prompt.id}: the engine makes {len(ids)} tokens of the prompt, and the protocol states {wanted}"
-        raise EngineError(f"no reference can be made of this engine: {message}")
-    first = run.answers[prompt.id]
-    tokens = first.tokens or ()
-    if len(tokens) != prompt.n_tokens:
-        message = f"{prompt.id}: the reply has {len(tokens)} tokens, and {prompt.n_tokens} were asked for"
-        raise EngineError(f"no reference can be made of this engine: {message}")
-    for number in range(2, _ROUNDS + 1):
-        again = run.answers[f"{prompt.id}.{number}"]
-        place = first_difference(tokens, again.tokens or ())
-        if place is not None or (again.drafted, again.accepted) != (first.drafted, first.accepted):
-            what = "other drafts" if place is None else f"another token at {place}"
-            raise EngineError(
-                f"no reference can be made of this engine: {prompt.id}: asked again, it gives {what}",
-                hint="a check of kind determinism shows more",
-            )
-    has_drafts = first.drafted is not None and first.accepted is not None
-    return SmokeCase(
-        id=prompt.id,
-        prompt=prompt.text,
-        prompt_tokens=ids,
-        reply_tokens=tokens,
-        drafted_tokens=first.drafted if has_drafts else None,
-        accepted_tokens=first.accepted if has_drafts else None,
-    )

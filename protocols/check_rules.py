@@ -33,11 +33,13 @@ from protocols.checks.operator_boundaries import OperatorBoundariesCheck, judge_
 from protocols.checks.requirements import RequirementsCheck, judge_requirements
 from protocols.checks.restart import RestartCheck, judge_restart
 from protocols.checks.served_recall import ServedRecallCheck, judge_served_recall
+from protocols.checks.smoke import SmokeCheck
 from protocols.checks.stored_reference import StoredReferenceCheck, judge_stored_reference
 from protocols.comparators import Comparison, compare_logits
 from protocols.errors import EvidenceError
 from protocols.measurements import Block, CheckObservation
 from protocols.results import some_of
+from protocols.smoke_package import judge_smoke_package
 
 
 class Reply(NamedTuple):
@@ -231,5 +233,6 @@ _JUDGES: Final[Mapping[type[CheckBase], Callable[[Any, CheckObservation], CheckO
     RequirementsCheck: judge_requirements,
     RestartCheck: judge_restart,
     ServedRecallCheck: judge_served_recall,
+    SmokeCheck: judge_smoke_package,
     StoredReferenceCheck: judge_stored_reference,
 }

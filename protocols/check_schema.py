@@ -21,6 +21,7 @@ from protocols.checks.operator_boundaries import OperatorBoundariesCheck
 from protocols.checks.requirements import RequirementsCheck
 from protocols.checks.restart import RestartCheck
 from protocols.checks.served_recall import ServedRecallCheck
+from protocols.checks.smoke import SmokeCheck
 from protocols.checks.stored_reference import StoredReferenceCheck
 from protocols.vocabulary import KvMode
 
@@ -133,7 +134,7 @@ LogitsCheck = (
 )
 """The checks that leave blocks of logits."""
 
-ServedCheck = ServedRecallCheck | RestartCheck | CapacityCheck | StoredReferenceCheck
+ServedCheck = ServedRecallCheck | RestartCheck | CapacityCheck | SmokeCheck | StoredReferenceCheck
 """The checks that talk to an arm's server."""
 
 Check = Annotated[

@@ -15,6 +15,7 @@ from protocols.checks.operation_cost import OperationCostCheck
 from protocols.checks.operator_boundaries import OperatorBoundariesCheck
 from protocols.checks.requirements import ASSAY, PLACEHOLDER, PLACEHOLDERS, NumberBound, Requirement, RequirementsCheck
 from protocols.checks.served_recall import ServedRecallCheck
+from protocols.checks.smoke import SmokeCheck
 from protocols.checks.stored_reference import StoredReferenceCheck
 from protocols.findings import Finding, unknown
 from protocols.gate_schema import CheckGate
@@ -107,6 +108,8 @@ def _check_sizes(protocol: Protocol, check: Check, path: Path) -> Iterator[Findi
             yield from _check_images(check, path)
         case StoredReferenceCheck():
             yield from _check_reference(protocol, check, path)
+        case SmokeCheck():
+            yield from _check_smoke(protocol, check, (*path, "workloads"))
         case CapacityCheck():
             yield from _check_capacity(protocol, check, path)
         case OperationCostCheck():
@@ -179,6 +182,15 @@ def _check_capacity(protocol: Protocol, check: CapacityCheck, path: Path) -> Ite
     if check.generated_tokens >= context:
         message = f"found {check.generated_tokens} tokens, which leave no prompt in a context of {context}"
         yield Finding(path=(*path, "generated_tokens"), message=message, hint=f"write {context - 1} or less")
+
+
+def _check_smoke(protocol: Protocol, check: SmokeCheck, path: Path) -> Iterator[Finding]:
+    known = [workload.id for workload in protocol.workloads]
+    for index, name in enumerate(check.workloads):
+        if name not in known:
+            yield unknown((*path, index), "workload", name, known)
+    if len(set(check.workloads)) < len(check.workloads):
+        yield Finding(path=path, message="found a workload twice, expected each once", hint="name it once")
 
 
 def _check_images(check: ImagesInHistoryCheck, path: Path) -> Iterator[Finding]:

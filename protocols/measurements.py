@@ -91,7 +91,7 @@ class CheckObservation:
 
     `state` is NOT_RUN where the arm lacks a capability, and FAILED where the engine refused a step or ended; `reason`
     says which. `facts` is plain JSON. `read_block` returns a named block of logits. `outputs` is what programs wrote,
-    by name.
+    and what the check made for others to take, by name.
     """
 
     check: str

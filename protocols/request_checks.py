@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from protocols.checks.smoke import SmokeCheck
 from protocols.findings import Finding
 from protocols.gate_schema import ColdCacheGate, ExactTokensGate
 from protocols.measurements import ARMS
@@ -38,6 +40,27 @@ def check_requests(
                 ]
                 hint = _own_request(protocol, workload)
                 yield from (_without_edit(one, hint) for one in findings) if name in bundled else findings
+    yield from _check_smokes(protocol, requests)
+
+
+def _check_smokes(protocol: Protocol, requests: Mapping[str, bytes]) -> Iterator[Finding]:
+    """Find smokes that name a workload whose prompt is no text and no list of ids, or that have none at all."""
+    askable: dict[str, bool] = {}
+    for workload in protocol.workloads:
+        with suppress(ValueError):  # a body that cannot be read has a finding of its own
+            body = parse_body(requests.get(workload.request, b""))
+            askable[workload.id] = askable_prompt(workload.route, body) is not None
+    for index, check in enumerate(protocol.checks):
+        if not isinstance(check, SmokeCheck):
+            continue
+        for number, name in enumerate(check.workloads):
+            if askable.get(name) is False:
+                message = f"found {name}, which posts neither a text nor a list of ids to /completion"
+                path: Path = ("checks", index, "workloads", number)
+                yield Finding(path=path, message=message, hint="name another workload")
+        if not check.workloads and askable and not any(askable.values()):
+            message = "found no workload that posts a text or token ids to /completion, so there is nothing to ask"
+            yield Finding(path=("checks", index), message=message, hint="remove the check")
 
 
 def _without_edit(finding: Finding, hint: str) -> Finding:
@@ -54,6 +77,17 @@ def _own_request(protocol: Protocol, workload: Workload) -> str:
         f"it is bundled; make your own: assay protocol prompt --model {protocol.model.name or protocol.model.path} "
         f"--tokens {prompt} --generated-tokens {generated} --out requests/prompt-{prompt}-{generated}.json"
     )
+
+
+def askable_prompt(route: str, body: Mapping[str, Any]) -> str | tuple[int, ...] | None:
+    """Return the prompt of a request that can be asked again by its ids, as text or ids; None where it is neither.
+
+    What a chat template or an OpenAI route makes of a body is no list of ids.
+    """
+    prompt = body.get("prompt") if route == "/completion" else None
+    if isinstance(prompt, list) and prompt and all(type(one) is int for one in prompt):
+        return tuple(prompt)
+    return prompt if isinstance(prompt, str) else None
 
 
 def parse_body(body: bytes) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def _equal(name: str, expected: str, found: str) -> SmokeRow:
 
 
 def _files(expected: Sequence[FileIdentity], found: Sequence[FileIdentity]) -> Iterator[SmokeRow]:
-    wanted, here = ({file.name: file.sha256 for file in files} for files in (expected, found))
+    wanted, here = _hashes(expected), _hashes(found)
     for name in sorted(wanted.keys() | here.keys()):
         if name not in here:
             yield SmokeRow(f"file {name}", "FAIL", wanted[name], None, "the engine here has no such file")
@@ -114,6 +114,14 @@ def _files(expected: Sequence[FileIdentity], found: Sequence[FileIdentity]) -> I
             yield SmokeRow(f"file {name}", "FAIL", None, here[name], "the reference has no such file")
         else:
             yield _equal(f"file {name}", wanted[name], here[name])
+
+
+def _hashes(files: Sequence[FileIdentity]) -> dict[str, str]:
+    """Return every hash that files of one name have: two folders may hold a library of the same name."""
+    found: dict[str, set[str]] = {}
+    for file in files:
+        found.setdefault(file.name, set()).add(file.sha256)
+    return {name: " or ".join(sorted(hashes)) for name, hashes in found.items()}
 
 
 def _arguments(reference: SmokeReference, sight: SmokeSight) -> Iterator[SmokeRow]:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from protocols.canonical import canonical_bytes
-from protocols.errors import Problem, ProtocolError
+from protocols.errors import EngineError, Problem, ProtocolError
 from protocols.lock import Count, FileIdentity, ModelIdentity
 from protocols.request_checks import parse_body
 from protocols.schema import Settings
@@ -105,32 +105,46 @@ class SmokeReference(Part):
         return canonical_bytes(self.model_dump(mode="json")) + b"\n"
 
 
+def new_smoke_reference(**parts: object) -> SmokeReference:
+    """Return a reference of this format. EngineError where its parts do not hold together."""
+    try:
+        return SmokeReference.model_validate({"assay_smoke": FORMAT, **parts})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise EngineError(f"no reference can be made of this engine: {first['msg']}") from None
+
+
 def read_smoke_reference(path: Path) -> tuple[SmokeReference, bytes]:
     """Read a reference and return it with the bytes of its file.
 
     ProtocolError names what is wrong in it, by key: no plain file, too large, no JSON, another format, another shape.
     """
     data = _read(path)
+    return parse_smoke_reference(data, str(path)), data
+
+
+def parse_smoke_reference(data: bytes, where: str) -> SmokeReference:
+    """Read the bytes of a reference; `where` names them. ProtocolError names what is wrong in it, by key."""
     try:
         value = parse_body(data)
     except ValueError as error:
-        raise ProtocolError(f"the smoke reference is not readable: {error}", where=str(path), hint=_HINT) from None
+        raise ProtocolError(f"the smoke reference is not readable: {error}", where=where, hint=_HINT) from None
     version = value.get("assay_smoke")
     if type(version) is not int:
-        raise ProtocolError("this is no smoke reference: it has no number assay_smoke", where=str(path), hint=_HINT)
+        raise ProtocolError("this is no smoke reference: it has no number assay_smoke", where=where, hint=_HINT)
     if version != FORMAT:
         message = f"the smoke reference has the format {str(version)[:20]}, and this Assay reads {FORMAT}"
         raise ProtocolError(
-            message, where=f"{path}: assay_smoke", hint="use the Assay that wrote it, or write it again"
+            message, where=f"{where}: assay_smoke", hint="use the Assay that wrote it, or write it again"
         )
     try:
-        return SmokeReference.model_validate(value), data
+        return SmokeReference.model_validate(value)
     except ValidationError as error:
         problems = [
-            Problem(where=f"{path}: {path_text(details['loc'])}".removesuffix(": "), message=details["msg"])
+            Problem(where=f"{where}: {path_text(details['loc'])}".removesuffix(": "), message=details["msg"])
             for details in error.errors(include_url=False)[:_SHOWN_PROBLEMS]
         ]
-        raise ProtocolError.from_problems(str(path), problems) from None
+        raise ProtocolError.from_problems(where, problems) from None
 
 
 _HINT = "`assay smoke PROTOCOL --write FILE` on the reference host makes one"

@@ -1,8 +1,8 @@
 """What a check left of an arm: a receipt of the kind `check`, its blocks of logits as blobs.
 
 The detail is ``{"check","arm","state","reason","facts","blocks":{name:[rows,columns]}}``; each block is an attachment
-``NAME.f32``: little-endian float32, row by row. What a program wrote is an attachment ``NAME.output``. A check of an
-arm has one receipt, never a second one.
+``NAME.f32``: little-endian float32, row by row. What a program wrote, and what a check made for others to take, is an
+attachment ``NAME.output``. A check of an arm has one receipt, never a second one.
 """
 
 from __future__ import annotations

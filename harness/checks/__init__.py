@@ -20,6 +20,7 @@ from harness.checks.recall import run_recall
 from harness.checks.requirements import run_requirements
 from harness.checks.restart import run_restart
 from harness.checks.served_recall import run_served_recall
+from harness.checks.smoke import run_smoke
 from harness.checks.steps import (
     run_determinism,
     run_foreign_content,
@@ -51,6 +52,7 @@ from protocols.checks.operator_boundaries import OperatorBoundariesCheck
 from protocols.checks.requirements import RequirementsCheck
 from protocols.checks.restart import RestartCheck
 from protocols.checks.served_recall import ServedRecallCheck
+from protocols.checks.smoke import SmokeCheck
 from protocols.checks.stored_reference import StoredReferenceCheck
 from protocols.errors import EngineError
 from protocols.gate_schema import CheckGate
@@ -74,6 +76,7 @@ _RUNS: Final[Mapping[type[CheckBase], Callable[[CheckContext, Any], dict[str, Js
     ServedRecallCheck: run_served_recall,
     RestartCheck: run_restart,
     CapacityCheck: run_capacity,
+    SmokeCheck: run_smoke,
     StoredReferenceCheck: run_stored_reference,
     RequirementsCheck: run_requirements,
 }

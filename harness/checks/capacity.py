@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from harness.arm_server import greedy_body
 from harness.checks.context import CheckContext, Unmet
 from harness.checks.restart import LEAST_VOCABULARY
-from harness.checks.served import arm_server, greedy_body
+from harness.checks.served import arm_server
 from protocols.canonical import JsonValue
 from protocols.check_schema import split_mix
 from protocols.checks.capacity import CapacityCheck

@@ -6,8 +6,9 @@ import os
 import signal
 import tempfile
 
+from harness.arm_server import greedy_body
 from harness.checks.context import CheckContext
-from harness.checks.served import arm_server, greedy_body
+from harness.checks.served import arm_server
 from protocols.canonical import JsonValue
 from protocols.check_schema import split_mix
 from protocols.checks.restart import RestartCheck

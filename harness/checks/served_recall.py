@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from engine.recall_prompts import CODE_TOKENS, RecallPrompt, follow_up, recall_prompt
+from harness.arm_server import ArmServer, greedy_body
 from harness.checks.context import CheckContext
-from harness.checks.served import ArmServer, arm_server, greedy_body
+from harness.checks.served import arm_server
 from protocols.canonical import JsonValue
 from protocols.checks.answers import read_answer
 from protocols.checks.served_recall import ServedRecallCheck

@@ -17,13 +17,14 @@ from harness.engines import find_build, find_model
 from harness.exits import EXIT_OK
 from harness.host_guard import hold_host
 from harness.options import Settings, assay_version, command
-from harness.smoke import Smoked, SmokeEngine, SmokePrompt, smoke, smoke_engine
+from harness.smoke import Smoked, SmokeEngine, smoke, smoke_engine
 from harness.smoke_writing import known_model, make_reference
 from protocols.canonical import sha256_hex
 from protocols.errors import AssayError, EvidenceError, HostError, UsageError
 from protocols.measurements import ARMS, Arm
 from protocols.paths import is_file
 from protocols.smoke import SmokeRow, judge_smoke, smoke_exit_code, smoke_status
+from protocols.smoke_cases import SmokePrompt
 from protocols.smoke_reference import SmokeReference, read_smoke_reference
 from recorder.receipts import record_receipt
 from recorder.store import Store
@@ -238,7 +239,8 @@ def _show(console: Console, rows: tuple[SmokeRow, ...]) -> None:
 
 def _attached(smoked: Smoked) -> dict[str, bytes]:
     """Return what a receipt keeps beside its rows: every exchange as it came, and the end of the engine's log."""
-    exchanges = "".join(json.dumps(row) + "\n" for row in smoked.exchanges)
+    rows = () if smoked.recorded is None else smoked.recorded.exchanges
+    exchanges = "".join(json.dumps(row) + "\n" for row in rows)
     return {"exchanges.jsonl": exchanges.encode(), "engine.stderr": smoked.log}
 
 

@@ -13,12 +13,12 @@ from protocols.vocabulary import Identifier, KvType, Part
 
 T = TypeVar("T")
 CheckStatus = Literal["PASS", "FAIL", "INCONCLUSIVE", "NOT_RUN"]
-Capability = Literal["library", "suites", "server", "slot_files", "token_ids"]
+Capability = Literal["library", "package", "suites", "server", "slot_files", "token_ids"]
 
 _SERVED: Final[frozenset[Capability]] = frozenset({"server", "slot_files", "token_ids"})
 CAPABILITIES: Final[Mapping[str, frozenset[Capability]]] = {
-    "bundled": _SERVED | {"library", "suites"},
-    "folder": _SERVED | {"library", "suites"},
+    "bundled": _SERVED | {"library", "package", "suites"},
+    "folder": _SERVED | {"library", "package", "suites"},
     "llama-server": _SERVED,
     "openai": frozenset(),
 }
@@ -29,6 +29,7 @@ RECALL_MODEL: Final = "qwen4exp-recall"
 
 UNMET: Final[Mapping[Capability, str]] = {
     "library": "no library of its own to load",
+    "package": "no build that `assay engine pack` takes",
     "suites": "no suites of block selection beside it",
     "server": "no server that we start ourselves",
     "slot_files": "no slots that can be saved and restored",

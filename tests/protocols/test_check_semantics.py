@@ -35,6 +35,8 @@ def with_check(check: str, *gates: str) -> tuple[tuple[str, str], tuple[str, str
         ("kind: stored_reference, workload: cold-513, tokens: [1]", "checks[0].workload: found the unknown workload cold-513, expected one of cold-512; write cold-512"),
         (f"kind: stored_reference, workload: cold-512, tokens: {[1] * 129}", "checks[0].tokens: found 129 ids, and the workload generates 128"),
         ("kind: stored_reference, workload: cold-512, tokens: [1], drafted_tokens: 1, accepted_tokens: 2", "checks[0].accepted_tokens: found 2 accepted of 1 drafted tokens; write 1 or less"),
+        ("kind: smoke, workloads: [cold-513]", "checks[0].workloads[0]: found the unknown workload cold-513, expected one of cold-512; write cold-512"),
+        ("kind: smoke, workloads: [cold-512, cold-512]", "checks[0].workloads: found a workload twice, expected each once; name it once"),
         ("kind: capacity, context_tokens: 64, generated_tokens: 64", "checks[0].generated_tokens: found 64 tokens, which leave no prompt in a context of 64; write 63 or less"),
         ("kind: capacity, generated_tokens: 4096", "checks[0].generated_tokens: found 4096 tokens, which leave no prompt in a context of"),
         ('kind: operator_boundaries, tolerance: "-0.1"', "checks[0].tolerance: found -0.1, expected a number above 0"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from protocols.checks.smoke import SmokeCheck
 from protocols.load import LoadedProtocol
 from protocols.request_checks import check_requests, parse_body
 
@@ -69,3 +70,28 @@ def test_a_body_that_is_no_json_object_is_refused(messages: Callable[..., list[s
     assert found[0].startswith(f"{NAME} is not readable: ")
     with pytest.raises(ValueError, match=r"."):
         parse_body(body)
+
+
+@pytest.mark.parametrize(
+    ("workloads", "prompt", "message"),
+    [
+        (["cold-512"], "a text", None),
+        ([], "a text", None),
+        (["cold-512"], [1, "mixed"], "found cold-512, which posts neither a text nor a list of ids to /completion"),
+        ([], [[1], [2]], "found no workload that posts a text or token ids to /completion, so there is nothing to ask"),
+        (["cold-512"], [], "found cold-512, which posts neither a text nor a list of ids to /completion"),
+    ],
+)
+def test_a_smoke_of_what_cannot_be_asked_again_is_refused_where_it_is_named(
+    served_pair: LoadedProtocol, workloads: list[str], prompt: object, message: str | None
+) -> None:
+    check = SmokeCheck(kind="smoke", id="c", workloads=tuple(workloads))
+    protocol = served_pair.protocol.model_copy(update={"checks": (check,)})
+    body = json.dumps({**json.loads(served_pair.requests[NAME]), "prompt": prompt}).encode()
+    found = [
+        finding
+        for finding in check_requests(protocol, {**served_pair.requests, NAME: body})
+        if finding.path[0] == "checks"
+    ]
+    assert [finding.message for finding in found] == ([] if message is None else [message])
+    assert {finding.path for finding in found} <= {("checks", 0), ("checks", 0, "workloads", 0)}

@@ -28,7 +28,7 @@ model: {{path: '{model}'}}
 settings: {{context_tokens: {context}, threads: 1}}
 arms:
   baseline: {{engine: {{kind: folder, path: '{baseline}'}}, environment: {{GOMP_SPINCOUNT: "0"}}}}
-  candidate: {{engine: {candidate}, environment: {{GOMP_SPINCOUNT: "0"}}}}
+  candidate: {{engine: {candidate}, environment: {{GOMP_SPINCOUNT: "0"{more}}}}}
 schedule: {{kind: explicit, order: [A1, C1], burn_in: false}}
 workloads:
   - {{id: cold, route: /completion, request: cold.json, prompt_tokens: 32, generated_tokens: 24}}
@@ -53,12 +53,23 @@ def prepared(world: Any) -> Callable[..., Prepared]:
     """Prepare a protocol with one check `c`; the baseline is sound, the candidate may have faults or be another engine."""
 
     def make(
-        check: str, *, model: Path = TINY, faulty: EngineBuild | None = None, candidate: str = "", context: int = 256
+        check: str,
+        *,
+        model: Path = TINY,
+        faulty: EngineBuild | None = None,
+        candidate: str = "",
+        context: int = 256,
+        environment: str = "",
     ) -> Prepared:
         sound = built("tests")
         engine = candidate or f"{{kind: folder, path: '{(faulty or sound).folder}'}}"
         text = PROTOCOL.format(
-            model=model, baseline=sound.folder, candidate=engine, check=f"{{id: c, {check}}}", context=context
+            model=model,
+            baseline=sound.folder,
+            candidate=engine,
+            check=f"{{id: c, {check}}}",
+            context=context,
+            more=f", {environment}" if environment else "",
         )
         path = world.root / "one-check.yaml"
         path.write_text(text)

@@ -75,6 +75,7 @@ def test_stored_tokens_are_compared_with_those_of_a_fresh_server(prepared: Any, 
     [
         ("kind: restart, prompt_tokens: 40", "no server that we start ourselves"),
         ("kind: mapping_grid", "no library of its own to load"),
+        ("kind: smoke", "no build that `assay engine pack` takes"),
     ],
 )
 def test_an_endpoint_is_not_run_and_the_unmet_need_is_named(

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from engine.process import Address, EngineProcess
-from harness.checks import served
-from harness.checks.served import NO_ANSWER, ArmServer
+from harness import arm_server
+from harness.arm_server import NO_ANSWER, ArmServer
 from protocols.errors import EngineError
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -73,7 +73,7 @@ def test_a_length_that_is_a_lie_reserves_no_memory_and_is_no_answer() -> None:
 
 
 def test_an_answer_that_is_too_long_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(arm_server, "MAX_ANSWER_BYTES", 1000)
     with listening(lambda peer: peer.sendall(HEAD + b"\r\n" + b"x" * 1000)) as address:
         assert asked(address, timeout_s=10)["body"] == "x" * 1000
     with listening(lambda peer: peer.sendall(HEAD + b"\r\n" + b"x" * 1001)) as address:
