@@ -6,7 +6,7 @@ namespace assay::operators {
 
 std::vector<Operator> all_operators() {
     std::vector<Operator> all;
-    for (auto* family : {products, norms, positions, attentions, rows}) {
+    for (auto* family : {products, norms, positions, attentions, rows, elementwise, recurrences, choices}) {
         std::vector<Operator> some = family();
         std::move(some.begin(), some.end(), std::back_inserter(all));
     }

@@ -189,6 +189,15 @@ Operator flash_attentions() {
     }
     found.cases.push_back(gathered_case(1, 64));
     found.cases.push_back(gathered_case(7, 67));
+    // One pair of keys and values for all heads; one query, then several.
+    for (const int64_t queries : {1, 5}) {
+        found.cases.push_back({"one pair for all heads, " + std::to_string(queries) + " queries", [=](Setup& setup) {
+            ggml_tensor* k = setup.reals({64, 96, 1, 1}, 2.0);
+            ggml_tensor* v = setup.reals({64, 96, 1, 1}, 2.0);
+            ggml_tensor* q = ggml_permute(setup.context(), setup.reals({64, 4, queries, 1}, 2.0), 0, 2, 1, 3);
+            return flash(setup, q, k, v, make_mask(setup, GGML_TYPE_F16, 96, queries, 1));
+        }});
+    }
     return found;
 }
 

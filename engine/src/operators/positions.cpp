@@ -105,6 +105,17 @@ std::vector<Operator> positions() {
     rope.cases.push_back(text_case("back by 300", pairs, 64, 3, 5, -300, false));
     rope.cases.push_back(text_case("pairs at 8,190", pairs, 64, 3, 5, 8190, false));
     rope.cases.push_back(axes_case(9, 262130));
+    rope.cases.push_back({"pairs inside of wider rows", [=](Setup& setup) {
+        ggml_tensor* wide = setup.reals({64, 12, 9, 1});
+        ggml_tensor* x = ggml_view_3d(setup.context(), wide, 64, 9, 9, wide->nb[1], wide->nb[2], 0);
+        return rotated(setup, x, setup.integers(GGML_TYPE_I32, {9, 1, 1, 1}, [](size_t i) { return static_cast<int64_t>(i) + 40; }),
+                       nullptr, pairs);
+    }});
+    rope.cases.push_back({"three axes, pooled keys", [](Setup& setup) {
+        const Rotation r{64, GGML_ROPE_TYPE_IMROPE, 1e7, {11, 11, 10, 0}};
+        ggml_tensor* at = setup.integers(GGML_TYPE_I32, {4 * 70, 1, 1, 1}, [](size_t i) { return static_cast<int64_t>(i * 4 % 290); });
+        return rotated(setup, setup.reals({128, 1, 70, 1}), at, nullptr, r);
+    }});
     return {rope};
 }
 

@@ -1,26 +1,12 @@
 #include "operators/products.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "operators/rounding.h"
 #include "operators/suites.h"
 
 namespace assay::operators {
 
-void Dot::add(double left, double right) {
-    const double product = left * right;
-    ++n_;
-    sum_ += product;
-    magnitude_ += std::fabs(product);
-    squares_ += product * product;
-    if (!ggml_is_quantized(type_)) return;
-    block_sum_ += product;
-    block_left_ += left * left;
-    block_left_most_ = std::max(block_left_most_, std::fabs(left));
-    block_right_most_ = std::max(block_right_most_, std::fabs(right));
-    block_right_sum_ += right;
-    if (++n_block_ == (ggml_blck_size(type_) == 256 ? 256 : 32)) close_block();
+Dot::Dot(ggml_type type, bool is_gpu, bool wants_single) : type_(type), is_gpu_(is_gpu), wants_single_(wants_single) {
+    if (ggml_is_quantized(type)) block_ = ggml_blck_size(type) == 256 ? 256 : 32;
 }
 
 void Dot::close_block() {
@@ -113,6 +99,55 @@ Case scores_case(ggml_type type, int64_t queries, int64_t streams) {
             }};
 }
 
+// out [m, used, tokens]: for each token the products with the matrices that it uses; right [k, used or 1, tokens].
+Expected expert_product(Setup& setup, ggml_tensor* matrices, ggml_tensor* right, ggml_tensor* used) {
+    const Numbers a = setup.numbers(matrices);
+    const Numbers b = setup.numbers(right);
+    const Numbers which = setup.numbers(used);
+    const int64_t n = matrices->ne[0];
+    const int64_t n_right = right->ne[1];
+    const ggml_type type = matrices->type;
+    const bool is_gpu = setup.is_gpu();
+    return {ggml_mul_mat_id(setup.context(), matrices, right, used), each([=](int64_t i0, int64_t i1, int64_t i2, int64_t) {
+                Dot dot(type, is_gpu, false);
+                const auto expert = static_cast<int64_t>(which(i1, i2));
+                for (int64_t k = 0; k < n; ++k) dot.add(a(k, i0, expert), b(k, i1 % n_right, i2));
+                return dot.result();
+            })};
+}
+
+// Of 8 experts each token uses 3, all different.
+Case experts_case(ggml_type type, int64_t k, int64_t m, int64_t tokens, bool is_shared, bool is_view) {
+    constexpr int64_t kExperts = 8;
+    constexpr int64_t kUsed = 3;
+    return {std::string(ggml_type_name(type)) + " " + size_text(k, m, tokens) + (is_shared ? "" : ", a row an expert") +
+                (is_view ? ", sorted indices" : ""),
+            [=](Setup& setup) {
+                ggml_tensor* matrices = setup.weight(type, {k, m, kExperts, 1});
+                ggml_tensor* right = setup.reals({k, is_shared ? 1 : kUsed, tokens, 1});
+                const int64_t n_indices = is_view ? kExperts : kUsed;
+                ggml_tensor* used = setup.integers(GGML_TYPE_I32, {n_indices, tokens, 1, 1}, [=](size_t i) {
+                    const auto place = static_cast<int64_t>(i);
+                    return (place % n_indices * 3 + place / n_indices * 5) % kExperts;
+                });
+                if (is_view) used = ggml_view_2d(setup.context(), used, kUsed, tokens, used->nb[1], 0);
+                return expert_product(setup, matrices, right, used);
+            }};
+}
+
+Operator expert_products(const std::string& reason) {
+    Operator found{"MUL_MAT_ID", reason, {}};
+    for (const ggml_type type : weight_types()) {
+        found.cases.push_back(experts_case(type, 256, 32, 1, true, false));
+        found.cases.push_back(experts_case(type, 256, 32, 7, false, false));
+    }
+    for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K}) {
+        found.cases.push_back(experts_case(type, 256, 32, 512, true, true));
+        found.cases.push_back(experts_case(type, 256, 33, 70, false, true));
+    }
+    return found;
+}
+
 }  // namespace
 
 std::vector<Operator> products() {
@@ -132,7 +167,14 @@ std::vector<Operator> products() {
         found.cases.push_back(scores_case(type, 7, 3));
         found.cases.push_back(scores_case(type, 70, 1));
     }
-    return {found};
+    found.cases.push_back({"pooled keys by one head's queries", [](Setup& setup) {
+        ggml_tensor* table = setup.reals({64, 700, 1, 1});
+        ggml_tensor* keys = ggml_view_2d(setup.context(), table, 64, 256, table->nb[1], 300 * table->nb[1]);
+        ggml_tensor* heads = setup.reals({64, 8, 9, 1});
+        ggml_tensor* one = ggml_view_2d(setup.context(), heads, 64, 9, heads->nb[2], 5 * heads->nb[1]);
+        return product(setup, keys, one, true);
+    }});
+    return {found, expert_products(found.reason)};
 }
 
 }  // namespace assay::operators

@@ -1,6 +1,9 @@
 // What a product of two rows must give, and how far the arithmetic of this ggml may be from it.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "operators/case.h"
 
 namespace assay::operators {
@@ -9,8 +12,21 @@ namespace assay::operators {
 // or 256 (quantised types). Terms come by k.
 class Dot {
 public:
-    Dot(ggml_type type, bool is_gpu, bool wants_single) : type_(type), is_gpu_(is_gpu), wants_single_(wants_single) {}
-    void add(double left, double right);
+    Dot(ggml_type type, bool is_gpu, bool wants_single);
+    void add(double left, double right) {
+        const double product = left * right;
+        ++n_;
+        sum_ += product;
+        magnitude_ += std::fabs(product);
+        squares_ += product * product;
+        if (block_ == 0) return;
+        block_sum_ += product;
+        block_left_ += left * left;
+        block_left_most_ = std::max(block_left_most_, std::fabs(left));
+        block_right_most_ = std::max(block_right_most_, std::fabs(right));
+        block_right_sum_ += right;
+        if (++n_block_ == block_) close_block();
+    }
     Element result();
 
 private:
@@ -19,6 +35,7 @@ private:
     ggml_type type_;
     bool is_gpu_;
     bool wants_single_;
+    int64_t block_ = 0;  // numbers that share a step of 8 bits; 0: none do
     int64_t n_ = 0;
     double sum_ = 0.0;
     double magnitude_ = 0.0;

@@ -209,7 +209,7 @@ void Setup::plant(int which) {
     if (reals != nullptr && (which < kPlantedReals || integers == nullptr))
         plant_real(*reals, which);
     else if (integers != nullptr)
-        plant_integer(*integers, which);
+        plant_integer(*integers, which % kPlantedReals);
 }
 
 void Setup::plant_real(Held& target, int which) {
@@ -257,7 +257,10 @@ std::vector<double> Setup::compute(ggml_tensor* out, int planted) {
         throw Failure(ASSAY_INTERNAL, "the back end failed: " + take_ggml_error());
     std::vector<uint8_t> bytes(ggml_nbytes(out));
     ggml_backend_tensor_get(out, bytes.data(), 0, bytes.size());
-    return decode(out->type, bytes.data(), static_cast<size_t>(ggml_nelements(out)));
+    std::vector<double> found = decode(out->type, bytes.data(), static_cast<size_t>(ggml_nelements(out)));
+    // Without inputs only the result is left to be wrong.
+    if (planted >= 0 && held_.empty()) found.front() += 1.0;
+    return found;
 }
 
 }  // namespace assay::operators

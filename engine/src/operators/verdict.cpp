@@ -6,7 +6,7 @@
 namespace assay::operators {
 namespace {
 
-// Largest of the input numbers that a control tries, one after the other.
+// Numbers of the inputs that a control changes, one after the other, until one is seen.
 constexpr int kPlanted = 32;
 
 bool is_same(double a, double b) { return a == b && std::signbit(a) == std::signbit(b); }
@@ -81,12 +81,14 @@ Result run(const Case& one, const Place& place, int planted) {
     }
 }
 
-bool sees_planted_error(const Case& one, const Place& place) {
+Result control(const Case& one, const Place& place) {
     for (int i = 0; i < kPlanted; ++i) {
-        const Verdict verdict = run(one, place, i).verdict;
-        if (verdict == Verdict::fail) return true;
+        Result result = run(one, place, i);
+        if (result.verdict == Verdict::pass) continue;
+        if (result.verdict == Verdict::fail) result = {Verdict::pass, result.error, result.tolerance, ""};
+        return result;
     }
-    return false;
+    return {Verdict::fail, 0.0, 0.0, "a changed input is not seen"};
 }
 
 std::string signature(const ggml_tensor* node) {

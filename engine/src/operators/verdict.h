@@ -20,8 +20,9 @@ struct Result {
 // `planted`: see Setup::compute.
 Result run(const Case& one, const Place& place, int planted = -1);
 
-// Whether the case FAILs with one of its largest input numbers changed: a tolerance that lets this through shows nothing.
-bool sees_planted_error(const Case& one, const Place& place);
+// PASS where the case FAILs with one of its input numbers changed behind the reference's back, with the error that it saw:
+// a tolerance that lets all of them through shows nothing.
+Result control(const Case& one, const Place& place);
 
 // Kernels that graphs of a case need, as signatures: operator, types and layout of its sources, type of the result.
 std::set<std::string> signatures(const Case& one, const Place& place);
