@@ -92,6 +92,17 @@ Operator sorts() {
             }});
         }
     }
+    for (const int64_t rows : {1, 7, 512}) {
+        found.cases.push_back({"the first 8 of 128, " + std::to_string(rows) + " rows", [=](Setup& setup) {
+            ggml_tensor* x = distinct(setup, 128, rows);
+            const Numbers a = setup.numbers(x);
+            return Expected{ggml_cont(setup.context(), ggml_argsort_top_k(setup.context(), x, 8)),
+                            [=](int64_t i1, int64_t, int64_t, std::span<Element> row) {
+                                const std::vector<int64_t> order = falling_order(a, 128, i1);
+                                for (size_t i = 0; i < row.size(); ++i) row[i] = {static_cast<double>(order[i]), 0.0};
+                            }};
+        }});
+    }
     for (const int64_t queries : {1, 7, 70}) {
         found.cases.push_back({"blocks kept by plain operators, " + std::to_string(queries) + " queries", [=](Setup& setup) {
                                    return kept(setup, 256, queries, 24, true);

@@ -117,6 +117,13 @@ Operator conts() {
             ggml_tensor* x = ggml_permute(setup.context(), numbers_of(setup, type, {64, 9, 4, 2}), 0, 2, 1, 3);
             return copied(setup, x, ggml_cont(setup.context(), x));
         }});
+        found.cases.push_back({name + " heads and tokens exchanged, as rows", [=](Setup& setup) {
+            ggml_tensor* x = ggml_permute(setup.context(), numbers_of(setup, type, {64, 9, 4, 2}), 0, 2, 1, 3);
+            const Numbers a = setup.numbers(x);
+            return Expected{ggml_cont_2d(setup.context(), x, 64 * 4, 9 * 2), each([=](int64_t i0, int64_t i1, int64_t, int64_t) -> Element {
+                return {a(i0 % 64, i0 / 64, i1 % 9, i1 / 9), 0.0};
+            })};
+        }});
         found.cases.push_back({name + " values of a cache, transposed", [=](Setup& setup) {
             ggml_tensor* rows = numbers_of(setup, type, {128, 300, 1, 1});
             ggml_tensor* view = ggml_view_4d(setup.context(), rows, 64, 2, 256, 1, 64 * ggml_type_size(type), rows->nb[1], rows->nb[1] * 300, 0);
