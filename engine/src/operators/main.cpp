@@ -100,7 +100,9 @@ public:
             if (one.has_weights) each_layout(op, one);
             return;
         }
-        Line line{op.name, one.name, judge(one, {gpu_.get(), true, nullptr}), false, {}};
+        // Weights of a session lie in a buffer of their own.
+        ggml_backend_buffer_type_t weights = one.has_weights ? ggml_backend_get_default_buffer_type(gpu_.get()) : nullptr;
+        Line line{op.name, one.name, judge(one, {gpu_.get(), true, weights}), false, {}};
         if (!options_.is_control) {
             line.has_host = true;
             line.on_host = run(one, host);

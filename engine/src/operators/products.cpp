@@ -12,6 +12,8 @@ Dot::Dot(ggml_type type, bool is_gpu, bool wants_single) : type_(type), is_gpu_(
 void Dot::close_block() {
     // 8 bits: the step is the largest magnitude over 127, evenly spread by half a step; the step itself is a half.
     variance_ += spread(block_right_most_ / 127.0 / 2.0) * block_left_ + spread(kHalf * block_sum_);
+    // Types with an offset multiply it with the sum of the block, a half.
+    if (type_ == GGML_TYPE_Q4_1 || type_ == GGML_TYPE_Q5_1) variance_ += spread(kHalf * block_left_most_ * block_right_sum_);
     // GPUs multiply the scales of the left side as halves, offset and slope apart.
     if (is_gpu_) variance_ += spread(2.0 * kHalf * block_left_most_ * block_right_sum_) + spread(2.0 * kHalf) * block_sum_ * block_sum_;
     n_block_ = 0;

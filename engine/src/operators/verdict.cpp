@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+
+#include "failure.h"
 
 namespace assay::operators {
 namespace {
@@ -78,6 +81,8 @@ Result run(const Case& one, const Place& place, int planted) {
         return compare(expected, found);
     } catch (const NotRun& reason) {
         return {Verdict::not_run, 0.0, 0.0, reason.what()};
+    } catch (const Failure& failure) {
+        return {Verdict::fail, INFINITY, 0.0, failure.what()};
     }
 }
 
