@@ -20,6 +20,7 @@ HOUSES = ("protocols", "engine", "recorder", "reports", "harness")
 NATIVE = {
     "engine/native/bin/engine-bench",
     "engine/native/bin/engine-server",
+    "engine/native/bin/operator_suites",
     "engine/native/bin/qsa_bench",
     "engine/native/bin/qsa_suites",
     "engine/native/lib/libassay-engine.so",

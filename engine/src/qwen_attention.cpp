@@ -122,17 +122,9 @@ ggml_tensor* QwenBuilder::softmax_attention(ggml_tensor* q, ggml_tensor* k, ggml
     return ggml_cont_2d(ctx_, ggml_permute(ctx_, out, 0, 2, 1, 3), n_out, n_queries);
 }
 
-// 1 where the column is below the query's limit, else 0: [n, queries].
-ggml_tensor* QwenBuilder::below(ggml_tensor* limits, int64_t n) {
-    ggml_tensor* columns = ggml_arange(ctx_, 0.0F, static_cast<float>(n), 1.0F);
-    ggml_tensor* grid = ggml_repeat_4d(ctx_, columns, n, limits->ne[1], 1, 1);
-    // step(x) is 1 for x > 0, and limit - column is at least 1 for columns below the limit.
-    return ggml_step(ctx_, ggml_neg(ctx_, ggml_sub(ctx_, grid, limits)));
-}
-
 // [ranks, queries]: 0 or hidden.
 ggml_tensor* QwenBuilder::causal_mask(const QwenRun& run, const QwenRunInputs& inputs) {
-    return ggml_scale_bias(ctx_, below(inputs.visible, run.n_viewed), -kHidden, kHidden);
+    return ggml_scale_bias(ctx_, below(ctx_, inputs.visible, run.n_viewed), -kHidden, kHidden);
 }
 
 // Every query over the same rows, a strip of queries at a time. mask: f32 [rows, queries].
@@ -203,7 +195,7 @@ ggml_tensor* QwenBuilder::attend_selected(uint32_t index, const QwenRun& run, co
         cells = ggml_concat(ctx_, cells, own(inputs.tail), 0);
         cells = ggml_reshape_1d(ctx_, cells, n_cells * n);
         // A query that sees fewer blocks than the budget holds has dead ones at the end.
-        ggml_tensor* is_live = ggml_reshape_3d(ctx_, below(own(inputs.visible), n_kept), 1, n_kept, n);
+        ggml_tensor* is_live = ggml_reshape_3d(ctx_, below(ctx_, own(inputs.visible), n_kept), 1, n_kept, n);
         is_live = ggml_reshape_2d(ctx_, ggml_repeat_4d(ctx_, is_live, s_.ratio, n_kept, n, 1), n_members, n);
         ggml_tensor* mask =
             ggml_concat(ctx_, ggml_scale_bias(ctx_, is_live, -kHidden, kHidden), own(inputs.tail_mask), 0);

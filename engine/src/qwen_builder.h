@@ -69,9 +69,8 @@ private:
     // qwen_select.cpp
     ggml_tensor* scores(uint32_t index, const QwenRun& run, uint32_t n_blocks, ggml_tensor* index_q);
     ggml_tensor* kept_blocks(ggml_tensor* scores, ggml_tensor* visible, int64_t n_kept);
-    ggml_tensor* kept_blocks_plain(ggml_tensor* scores, ggml_tensor* visible, int64_t k);
     ggml_tensor* kept_mask(ggml_tensor* scores, ggml_tensor* bias);
-    ggml_tensor* below(ggml_tensor* limits, int64_t n);
+    SelectScratch& new_scratch(const ggml_tensor* scores);
 
     const QwenGraphContext& c_;
     const QwenModel& model_;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "block_choice.h"
 #include "capture.h"
 #include "graph.h"
 #include "indexed_cache.h"
@@ -63,9 +64,6 @@ struct QwenCapture {
     std::string name;
     ggml_tensor* tensor;
 };
-
-// Room for one row of ordinals a thread.
-using SelectScratch = std::vector<std::vector<int32_t>>;
 
 struct QwenGraph {
     QwenGraphShape shape;

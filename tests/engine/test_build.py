@@ -354,3 +354,16 @@ def test_the_wheels_engine_is_byte_for_byte_the_build_of_salt_0() -> None:
     except EngineError as error:
         pytest.skip(f"NOT_RUN: {error}")
     assert build_engine(BuildSpec(name="plain")).receipt["outputs"] == wheel.receipt["outputs"]
+
+
+@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+def test_the_bundled_source_can_be_configured_with_sanitizers(tmp_path: Path, sanitizers: str) -> None:
+    """`make nightly` and `make threads` build so; a list of them must not end as a list of a generator's arguments."""
+    tools = find_toolchain()
+    argv = [tools.cmake, "-G", "Ninja", "-S", source_folder(), "-B", tmp_path, *tools.definitions()]
+    argv += ["-DCMAKE_BUILD_TYPE=Release", "-DASSAY_TESTS=ON", f"-DASSAY_SANITIZE={sanitizers}"]
+    made = subprocess.run(argv, env=tools.environment(), capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    flags = json.loads((tmp_path / "compile_commands.json").read_text())[0]["command"].split()
+    assert f"-fsanitize={sanitizers}" in flags
+    assert ("-Wno-tsan" in flags) == (sanitizers == "thread")
