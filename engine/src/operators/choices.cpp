@@ -62,7 +62,10 @@ Expected kept(Setup& setup, int64_t n, int64_t queries, int64_t k, bool is_plain
 Expected masked(Setup& setup, int64_t n, int64_t queries, int64_t k) {
     const auto always = static_cast<double>(qsa::kAlways);
     ggml_tensor* score = scores(setup, n, queries);
-    ggml_tensor* bias = setup.reals_of({n, queries, 1, 1}, [=](size_t i) { return i % 5 == 3 ? -INFINITY : i % 17 == 4 ? always : 0.0; });
+    ggml_tensor* bias = setup.reals_of({n, queries, 1, 1}, [=](size_t i) {
+        if (i % 5 == 3) return -static_cast<double>(INFINITY);
+        return i % 17 == 4 ? always : 0.0;
+    });
     const Numbers a = setup.numbers(score);
     const Numbers b = setup.numbers(bias);
     const auto scratch = std::make_shared<SelectScratch>(GGML_MAX_N_THREADS, std::vector<int32_t>(static_cast<size_t>(n)));
@@ -127,9 +130,10 @@ Operator customs() {
 Operator sums(bool is_running) {
     Operator found{is_running ? "CUMSUM" : "SUM_ROWS", "a sum of a row's numbers in single precision; exact for whole numbers", {}};
     for (const bool is_whole : {true, false}) {
-        for (const Shape& shape : {Shape{8, 1, 1, 1}, Shape{257, 7, 1, 1}, Shape{1024, 4, 9, 1}, Shape{2048, 512, 1, 1}, Shape{2, 65536, 1, 1}}) {
-            found.cases.push_back({std::to_string(shape[1] * shape[2]) + " rows of " + std::to_string(shape[0]) + (is_whole ? ", whole" : ""),
-                                   [=](Setup& setup) {
+        for (const Shape& shape : {Shape{8, 1, 1, 1}, Shape{257, 7, 1, 1}, Shape{1024, 4, 9, 1}, Shape{2048, 512, 1, 1},
+                                   Shape{2, 65536, 1, 1}}) {
+            const std::string size = std::to_string(shape[1] * shape[2]) + " rows of " + std::to_string(shape[0]);
+            found.cases.push_back({size + (is_whole ? ", whole" : ""), [=](Setup& setup) {
                 ggml_tensor* x = is_whole ? setup.reals_of(shape, [](size_t i) { return made_up(i) > 0.3 ? 1.0 : 0.0; })
                                           : setup.reals(shape);
                 const Numbers a = setup.numbers(x);

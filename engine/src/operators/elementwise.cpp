@@ -23,7 +23,10 @@ Expected joined(Setup& setup, Binary build, double (*exact)(double, double), dou
 }
 
 Operator binary(const char* name, Binary build, double (*exact)(double, double), double roundings) {
-    Operator found{name, roundings == 1.0 ? "one rounding in single precision" : "a quotient, on GPUs off by two units of the last place: five roundings", {}};
+    Operator found{name,
+                   roundings == 1.0 ? "one rounding in single precision"
+                                    : "a quotient, on GPUs off by two units of the last place: five roundings",
+                   {}};
     const auto add = [&](const std::string& text, Shape left, Shape right) {
         found.cases.push_back({text, [=](Setup& setup) {
                                    return joined(setup, build, exact, roundings, setup.reals(left),
@@ -151,9 +154,10 @@ Operator clamp() {
             constexpr float kLeast = 6.103515625e-5F;
             ggml_tensor* x = setup.reals({1, n * 4, 1, 1}, n == 1 ? 1.0 : 1e-3);
             const Numbers a = setup.numbers(x);
-            return Expected{ggml_clamp(setup.context(), x, kLeast, INFINITY), each([=](int64_t i0, int64_t i1, int64_t, int64_t) -> Element {
-                return {std::fmax(a(i0, i1), static_cast<double>(kLeast)), 0.0};
-            })};
+            return Expected{ggml_clamp(setup.context(), x, kLeast, INFINITY),
+                            each([=](int64_t i0, int64_t i1, int64_t, int64_t) -> Element {
+                                return {std::fmax(a(i0, i1), static_cast<double>(kLeast)), 0.0};
+                            })};
         }});
     }
     return found;

@@ -189,8 +189,9 @@ int Run::finish() const {
         json.close('}');
         std::printf("%s\n", json.text().c_str());
     } else {
-        std::printf("%s: %zu operators, %zu cases on %s, %zu failed, %zu not run\n", n_failed > 0 ? "FAIL" : is_not_run ? "NOT_RUN" : "PASS",
-                    operators.size(), lines_.size(), device().c_str(), n_failed, n_not_run);
+        const char* verdict = n_failed > 0 ? "FAIL" : is_not_run ? "NOT_RUN" : "PASS";
+        std::printf("%s: %zu operators, %zu cases on %s, %zu failed, %zu not run\n", verdict, operators.size(), lines_.size(),
+                    device().c_str(), n_failed, n_not_run);
     }
     if (n_failed > 0) return 1;
     return is_not_run ? kNotRun : 0;

@@ -35,6 +35,18 @@ Expected weighted(Setup& setup, ggml_tensor* x, ggml_tensor* weight) {
             }};
 }
 
+Expected unweighted(Setup& setup, ggml_tensor* x, float epsilon) {
+    const Numbers a = setup.numbers(x);
+    const int64_t n = x->ne[0];
+    return {ggml_rms_norm(setup.context(), x, epsilon), [=](int64_t i1, int64_t i2, int64_t i3, std::span<Element> row) {
+                const double scale = factor(a, n, i1, i2, i3, static_cast<double>(epsilon));
+                for (int64_t i = 0; i < n; ++i) {
+                    const double value = a(i, i1, i2, i3) * scale;
+                    row[static_cast<size_t>(i)] = {value, std::fabs(value) * relative_error(n) + kTiny};
+                }
+            }};
+}
+
 Case rows_case(int64_t width, int64_t n_rows, double scale = 1.0) {
     return {std::to_string(n_rows) + " rows of " + std::to_string(width) + (scale == 1.0 ? "" : ", small numbers"),
             [=](Setup& setup) {
@@ -61,20 +73,16 @@ std::vector<Operator> norms() {
         ggml_tensor* streams = setup.reals({256, 4, 7, 1});
         return weighted(setup, streams, setup.reals({256, 4, 1, 1}));
     }});
-    norm.cases.push_back({"without weights, strided heads", [](Setup& setup) {
+    for (const int64_t n_rows : {1, 7, 512}) {
+        norm.cases.push_back({"without weights, " + std::to_string(n_rows) + " rows", [=](Setup& setup) {
+                                  return unweighted(setup, setup.reals({576, n_rows, 1, 1}), kEpsilon);
+                              }});
+    }
+    norm.cases.push_back({"without weights, heads inside of a row", [](Setup& setup) {
         ggml_tensor* wide = setup.reals({512, 7, 1, 1});
-        const size_t size = sizeof(float);
-        ggml_tensor* heads = ggml_view_4d(setup.context(), wide, 64, 2, 7, 1, 64 * size, wide->nb[1], wide->nb[1] * 7, 128 * size);
-        const Numbers a = setup.numbers(heads);
-        constexpr float kOwn = 1e-6F / 64.0F;
-        return Expected{ggml_rms_norm(setup.context(), heads, kOwn),
-                        [=](int64_t i1, int64_t i2, int64_t i3, std::span<Element> row) {
-                            const double scale = factor(a, 64, i1, i2, i3, static_cast<double>(kOwn));
-                            for (int64_t i = 0; i < 64; ++i) {
-                                const double value = a(i, i1, i2, i3) * scale;
-                                row[static_cast<size_t>(i)] = {value, std::fabs(value) * relative_error(64) + kTiny};
-                            }
-                        }};
+        constexpr size_t kSize = sizeof(float);
+        ggml_tensor* heads = ggml_view_4d(setup.context(), wide, 64, 2, 7, 1, 64 * kSize, wide->nb[1], wide->nb[1] * 7, 128 * kSize);
+        return unweighted(setup, heads, kEpsilon / 64.0F);
     }});
     return {norm};
 }

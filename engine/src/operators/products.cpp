@@ -5,7 +5,8 @@
 
 namespace assay::operators {
 
-Dot::Dot(ggml_type type, bool is_gpu, bool wants_single) : type_(type), is_gpu_(is_gpu), wants_single_(wants_single) {
+Dot::Dot(ggml_type type, bool is_gpu, bool wants_single)
+    : type_(type), is_gpu_(is_gpu), wants_single_(wants_single) {
     if (ggml_is_quantized(type)) block_ = ggml_blck_size(type) == 256 ? 256 : 32;
 }
 

@@ -18,7 +18,8 @@ Operator convolution() {
                 ggml_tensor* taps = setup.reals({kTaps, width, 1, 1});
                 const Numbers a = setup.numbers(x);
                 const Numbers w = setup.numbers(taps);
-                return Expected{ggml_ssm_conv(setup.context(), x, taps), each([=](int64_t channel, int64_t t, int64_t, int64_t) -> Element {
+                ggml_tensor* out = ggml_ssm_conv(setup.context(), x, taps);
+                return Expected{out, each([=](int64_t channel, int64_t t, int64_t, int64_t) -> Element {
                     double sum = 0.0;
                     double magnitude = 0.0;
                     for (int64_t j = 0; j < kTaps; ++j) {

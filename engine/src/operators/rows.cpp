@@ -60,15 +60,18 @@ Operator set_rows() {
     for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0}) {
         for (const int64_t n : {1, 7, 512}) {
             for (const bool is_part : {false, true}) {
-                found.cases.push_back({std::string(ggml_type_name(type)) + ", " + std::to_string(n) + (is_part ? " parts of rows" : " rows"),
-                                       [=](Setup& setup) {
+                const std::string size = ", " + std::to_string(n) + (is_part ? " parts of rows" : " rows");
+                found.cases.push_back({ggml_type_name(type) + size, [=](Setup& setup) {
                     constexpr int64_t kWidth = 128;
                     constexpr int64_t kRows = 600;
                     ggml_tensor* cache = setup.reals({kWidth, kRows, 1, 1}, 1.0, type);
                     ggml_tensor* wide = setup.reals({is_part ? 3 * kWidth : kWidth, n, 1, 1}, 4.0);
-                    ggml_tensor* own = is_part ? ggml_view_2d(setup.context(), wide, kWidth, n, wide->nb[1], kWidth * sizeof(float)) : wide;
+                    ggml_tensor* own = wide;
+                    if (is_part) own = ggml_view_2d(setup.context(), wide, kWidth, n, wide->nb[1], kWidth * sizeof(float));
                     // 7 has no divisor in common with 600: every row at most once.
-                    ggml_tensor* to = setup.integers(GGML_TYPE_I64, {n, 1, 1, 1}, [](size_t i) { return static_cast<int64_t>(i * 7 + 599) % kRows; });
+                    ggml_tensor* to = setup.integers(GGML_TYPE_I64, {n, 1, 1, 1}, [](size_t i) {
+                        return static_cast<int64_t>(i * 7 + 599) % kRows;
+                    });
                     const Numbers before = setup.numbers(cache);
                     const Numbers source = setup.numbers(own);
                     const Numbers where = setup.numbers(to);
@@ -81,8 +84,9 @@ Operator set_rows() {
                             const int64_t block = i / 32 * 32;
                             for (int64_t j = block; from < n && type == GGML_TYPE_Q8_0 && j < block + 32; ++j)
                                 step = std::max(step, std::fabs(source(j, from)) / 127.0);
-                            row[static_cast<size_t>(i)] = from == n ? Element{before(i, i1), 0.0}
-                                                                    : Element{rounded(type, source(i, from)), step * (0.501 + 127.0 * kHalf)};
+                            Element& element = row[static_cast<size_t>(i)];
+                            element = {before(i, i1), 0.0};
+                            if (from < n) element = {rounded(type, source(i, from)), step * (0.501 + 127.0 * kHalf)};
                         }
                     }};
                 }});
@@ -95,7 +99,9 @@ Operator set_rows() {
 Expected copied(Setup& setup, ggml_tensor* x, ggml_tensor* out) {
     const Numbers a = setup.numbers(x);
     const ggml_type type = out->type;
-    return {out, each([=](int64_t i0, int64_t i1, int64_t i2, int64_t i3) -> Element { return {rounded(type, a(i0, i1, i2, i3)), 0.0}; })};
+    return {out, each([=](int64_t i0, int64_t i1, int64_t i2, int64_t i3) -> Element {
+                return {rounded(type, a(i0, i1, i2, i3)), 0.0};
+            })};
 }
 
 ggml_tensor* numbers_of(Setup& setup, ggml_type type, Shape shape) {
@@ -120,13 +126,15 @@ Operator conts() {
         found.cases.push_back({name + " heads and tokens exchanged, as rows", [=](Setup& setup) {
             ggml_tensor* x = ggml_permute(setup.context(), numbers_of(setup, type, {64, 9, 4, 2}), 0, 2, 1, 3);
             const Numbers a = setup.numbers(x);
-            return Expected{ggml_cont_2d(setup.context(), x, 64 * 4, 9 * 2), each([=](int64_t i0, int64_t i1, int64_t, int64_t) -> Element {
-                return {a(i0 % 64, i0 / 64, i1 % 9, i1 / 9), 0.0};
-            })};
+            return Expected{ggml_cont_2d(setup.context(), x, 64 * 4, 9 * 2),
+                            each([=](int64_t i0, int64_t i1, int64_t, int64_t) -> Element {
+                                return {a(i0 % 64, i0 / 64, i1 % 9, i1 / 9), 0.0};
+                            })};
         }});
         found.cases.push_back({name + " values of a cache, transposed", [=](Setup& setup) {
             ggml_tensor* rows = numbers_of(setup, type, {128, 300, 1, 1});
-            ggml_tensor* view = ggml_view_4d(setup.context(), rows, 64, 2, 256, 1, 64 * ggml_type_size(type), rows->nb[1], rows->nb[1] * 300, 0);
+            ggml_tensor* view = ggml_view_4d(setup.context(), rows, 64, 2, 256, 1, 64 * ggml_type_size(type), rows->nb[1],
+                                             rows->nb[1] * 300, 0);
             ggml_tensor* x = ggml_transpose(setup.context(), ggml_permute(setup.context(), view, 0, 2, 1, 3));
             return copied(setup, x, ggml_cont(setup.context(), x));
         }});
@@ -147,7 +155,10 @@ Operator casts() {
     Operator found{"CPY", "exact: the nearest half, and infinity for what is beyond them", {}};
     for (const int64_t n : {1, 7, 512}) {
         found.cases.push_back({"a mask of " + std::to_string(n) + " queries to halves", [=](Setup& setup) {
-            ggml_tensor* x = setup.reals_of({259, n, 1, 2}, [](size_t i) { return i % 3 == 1 ? -1e30 : i % 3 == 2 ? 3.0 * made_up(i) : 0.0; });
+            ggml_tensor* x = setup.reals_of({259, n, 1, 2}, [](size_t i) {
+                if (i % 3 == 1) return -1e30;
+                return i % 3 == 2 ? 3.0 * made_up(i) : 0.0;
+            });
             return copied(setup, x, ggml_cast(setup.context(), x, GGML_TYPE_F16));
         }});
     }
@@ -163,8 +174,8 @@ Operator concats() {
     for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_I32}) {
         for (const int dimension : {0, 1}) {
             for (const int64_t n : {1, 7, 512}) {
-                found.cases.push_back({std::string(ggml_type_name(type)) + " along " + std::to_string(dimension) + ", " + std::to_string(n) + " rows",
-                                       [=](Setup& setup) {
+                const std::string size = " along " + std::to_string(dimension) + ", " + std::to_string(n) + " rows";
+                found.cases.push_back({ggml_type_name(type) + size, [=](Setup& setup) {
                     ggml_tensor* first = numbers_of(setup, type, {dimension == 0 ? 67 : 96, n, 2, 1});
                     ggml_tensor* second = numbers_of(setup, type, {dimension == 0 ? 3 : 96, dimension == 0 ? n : 5, 2, 1});
                     const Numbers a = setup.numbers(first);

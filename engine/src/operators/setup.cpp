@@ -39,7 +39,8 @@ void draw_blocks(ggml_type type, std::vector<uint8_t>& bytes) {
         do {
             for (size_t i = 0; i < size; ++i) bytes[at + i] = static_cast<uint8_t>((made_up(draw++) + 1.0) * 128.0);
             most = 0.0;
-            for (const double value : decode(type, bytes.data() + at, n)) most = std::max(most, std::isfinite(value) ? std::fabs(value) : INFINITY);
+            for (const double value : decode(type, bytes.data() + at, n))
+                most = std::max(most, std::isfinite(value) ? std::fabs(value) : static_cast<double>(INFINITY));
         } while (!(most > 0.5 && most < 2.0));
     }
 }
@@ -128,7 +129,8 @@ ggml_tensor* Setup::encode(ggml_context* context, ggml_type type, Shape shape, c
     std::vector<uint8_t> bytes(numbers.size() * ggml_type_size(type));
     if (type == GGML_TYPE_F32)
         std::memcpy(bytes.data(), numbers.data(), bytes.size());
-    else if (ggml_quantize_chunk(type, numbers.data(), bytes.data(), 0, 1, static_cast<int64_t>(numbers.size()), nullptr) != bytes.size())
+    else if (const auto n = static_cast<int64_t>(numbers.size());
+             ggml_quantize_chunk(type, numbers.data(), bytes.data(), 0, 1, n, nullptr) != bytes.size())
         throw NotRun(std::string("the ggml in use cannot write ") + ggml_type_name(type));
     return hold(context, type, shape, std::move(bytes));
 }

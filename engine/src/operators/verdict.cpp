@@ -111,19 +111,13 @@ std::string signature(const ggml_tensor* node) {
     return text + ") -> " + ggml_type_name(node->type);
 }
 
-std::set<std::string> signatures(const Case& one, const Place& place) {
-    std::set<std::string> found;
+std::string signature(const Case& one, const Place& place) {
     try {
         Setup setup(place);
-        const Expected expected = one.body(setup);
-        ggml_cgraph* graph = ggml_new_graph(setup.context());
-        ggml_build_forward_expand(graph, expected.out);
-        for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) found.insert(signature(ggml_graph_node(graph, i)));
+        return signature(one.body(setup).out);
     } catch (const NotRun&) {
-        return {};
+        return "";
     }
-    found.erase("");
-    return found;
 }
 
 }  // namespace assay::operators

@@ -1,7 +1,7 @@
 // One case on one device: PASS, FAIL or NOT_RUN, with the number that is closest to its tolerance, or furthest over it.
 #pragma once
 
-#include <set>
+#include <string>
 
 #include "operators/case.h"
 
@@ -24,9 +24,10 @@ Result run(const Case& one, const Place& place, int planted = -1);
 // a tolerance that lets all of them through shows nothing.
 Result control(const Case& one, const Place& place);
 
-// Kernels that graphs of a case need, as signatures: operator, types and layout of its sources, type of the result.
-std::set<std::string> signatures(const Case& one, const Place& place);
-// The same of one node; empty for nodes without a kernel (views).
+// What decides which kernel computes a node: operator, types and layout of its sources, type of the result. Empty for nodes
+// without a kernel (views).
 std::string signature(const ggml_tensor* node);
+// Of the node whose numbers a case compares; empty where the ggml in use cannot make its inputs.
+std::string signature(const Case& one, const Place& place);
 
 }  // namespace assay::operators
