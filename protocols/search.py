@@ -57,7 +57,7 @@ class Judgement:
         """Return it for machines."""
         return {
             "status": self.status,
-            "promise": "bytes" if self.promise.is_bytes else real_text(self.promise.tolerance),
+            "promise": self.promise.text(),
             "comparison": None if self.comparison is None else self.comparison.payload(),
             "words": self.words,
         }
@@ -186,7 +186,21 @@ def judged(comparison: Comparison, promise: Promise) -> Judgement:
 
 
 def judge_played(left: Played, right: Played, promise: Promise) -> Judgement:
-    """Judge what both histories gave: first the chosen tokens, then the logits, then the work."""
+    """Judge what both histories gave: first the chosen tokens, then the logits, then the work.
+
+    Where no logits are promised, the work alone.
+    """
+    judgement = Judgement(status="holds", promise=promise)
+    if promise.is_logits:
+        judgement = _judge_logits(left, right, promise)
+    if promise.is_work and judgement.status == "holds":
+        other_work = [f"{name} {left.work[name]} instead of {right.work[name]}" for name in _changed(left, right)]
+        if other_work:
+            return replace(judgement, status="differs", words="other work: " + ", ".join(other_work))
+    return judgement
+
+
+def _judge_logits(left: Played, right: Played, promise: Promise) -> Judgement:
     for place, (one, other) in enumerate(zip(left.chosen, right.chosen, strict=True)):
         if one.token == other.token:
             continue
@@ -198,14 +212,9 @@ def judge_played(left: Played, right: Played, promise: Promise) -> Judgement:
         # Logits that may differ by the tolerance may change places where they are not further apart than twice of it.
         is_tie = not promise.is_bytes and margin <= 2 * promise.tolerance
         return Judgement(status="not-applicable" if is_tie else "differs", promise=promise, words=words)
-    judgement = Judgement(status="holds", promise=promise)
-    if left.rows:
-        judgement = judged(compare_logits(joined(left.rows), joined(right.rows)), promise)
-    if promise.is_work and judgement.status == "holds":
-        other_work = [f"{name} {left.work[name]} instead of {right.work[name]}" for name in _changed(left, right)]
-        if other_work:
-            return replace(judgement, status="differs", words="other work: " + ", ".join(other_work))
-    return judgement
+    if not left.rows:
+        return Judgement(status="holds", promise=promise)
+    return judged(compare_logits(joined(left.rows), joined(right.rows)), promise)
 
 
 def _changed(left: Played, right: Played) -> Sequence[str]:

@@ -55,7 +55,7 @@ def judgement_text(judgement: Judgement) -> str:
     promise = judgement.promise
     promised = "the same bytes" if promise.is_bytes else f"logits within {promise.tolerance:g}"
     if promise.is_work:
-        promised += " and the same work"
+        promised = f"{promised} and the same work" if promise.is_logits else "the same work"
     found = judgement.comparison
     if found is None:
         return f"{judgement.status}: {judgement.words}" if judgement.words else judgement.status
@@ -124,9 +124,10 @@ def _settings_text(settings: SessionSettings) -> str:
     if settings.draft_vocabulary:
         drafts += f" among the first {settings.draft_vocabulary} ids"
     blocks = ", blocks by position bucket" if settings.is_bucket else ""
+    spare = f", {settings.spare_cells} spare cells" if settings.spare_cells else ""
     return (
         f"{settings.sequences} {kind} sequence{'s' * (settings.sequences != 1)}, {settings.kv_type} cache, "
-        f"ubatch {settings.ubatch_tokens}{rollback}{drafts}{blocks}"
+        f"ubatch {settings.ubatch_tokens}{rollback}{drafts}{blocks}{spare}"
     )
 
 

@@ -91,6 +91,15 @@ def test_logits_and_work_are_judged_where_the_tokens_are_the_same():
     assert judge_played(played([(7, None)], n_scans=4, n_graphs=2), same, BYTES).status == "holds"
 
 
+def test_the_work_alone_is_judged_where_no_logits_are_promised():
+    work = replace(CLOSE, is_work=True, is_logits=False)
+    same, other = played([(7, 0.1)], n_scans=3), played([(8, 9.0)], 5.0, n_scans=3)
+    assert judge_played(other, same, work).status == "holds"
+    more = judge_played(played([(8, 9.0)], 5.0, n_scans=4), same, work)
+    assert (more.status, more.words) == ("differs", "other work: n_scans 4 instead of 3")
+    assert more.payload()["promise"] == "work"
+
+
 def test_a_law_without_any_applicable_case_says_what_was_missing():
     tally = Tally()
     tally.add(Judgement(status="not-applicable", promise=BYTES, words="no draft block"))
