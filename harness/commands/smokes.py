@@ -17,12 +17,12 @@ from harness.engines import find_build, find_model
 from harness.exits import EXIT_OK
 from harness.host_guard import hold_host
 from harness.options import Settings, assay_version, command
+from harness.result_files import check_file, write_result
 from harness.smoke import Smoked, SmokeEngine, SmokePrompt, smoke, smoke_engine
 from harness.smoke_writing import known_model, make_reference
 from protocols.canonical import sha256_hex
 from protocols.errors import AssayError, EvidenceError, HostError, UsageError
 from protocols.measurements import ARMS, Arm
-from protocols.paths import is_file
 from protocols.smoke import SmokeRow, judge_smoke, smoke_exit_code, smoke_status
 from protocols.smoke_reference import SmokeReference, read_smoke_reference
 from recorder.receipts import record_receipt
@@ -99,11 +99,13 @@ def smoke_command(
 
 
 def _write(settings: Settings, protocol: str, arm: Arm, out: Path, *, record: bool) -> int:
-    if is_file(out):
+    check_file(out, option="--write")
+    if out.exists():
         raise HostError(
             "the file exists already", where=str(out), hint="references are not overwritten: name a new file"
         )
-    _probe(settings, out, record=record)
+    if record:
+        Store.open(settings.store, create=True).close()  # what cannot be kept afterwards is refused before
     with hold_host(settings.store):
         try:
             made, smoked = make_reference(protocol, arm, log=settings.console.say)
@@ -128,27 +130,12 @@ def _write(settings: Settings, protocol: str, arm: Arm, out: Path, *, record: bo
     return EXIT_OK
 
 
-def _probe(settings: Settings, out: Path, *, record: bool) -> None:
-    """Refuse before an engine is started what could not be kept afterwards."""
-    if (problem := _written(out, b"")) is not None:
-        raise problem
-    out.unlink()
-    if record:
-        Store.open(settings.store, create=True).close()
-
-
 def _written(out: Path, data: bytes) -> HostError | None:
     """Write a new file, or leave none and return why."""
     try:
-        with out.open("xb") as file:
-            try:
-                file.write(data)
-                file.flush()
-            except OSError:
-                out.unlink()
-                raise
-    except OSError as error:
-        return HostError(f"the reference cannot be written: {error.strerror}", where=str(out))
+        write_result(out, data, is_new=True)
+    except HostError as error:
+        return error
     return None
 
 

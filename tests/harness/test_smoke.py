@@ -115,7 +115,7 @@ def test_a_reference_that_was_changed_fails_where_it_was_changed_and_is_found_by
 def test_what_could_not_be_kept_is_refused_before_an_engine_starts(world: Any, written: Path) -> None:
     before = len(world.order())
     ended = world.run("smoke", world.protocol(), "--write", world.root / "none" / "r.json", "--store", world.store)
-    assert (ended.code, "cannot be written" in ended.err) == (5, True)
+    assert (ended.code, "its folder is not there" in ended.err) == (2, True)
     (world.root / "occupied").write_text("no folder\n")
     words = [str(word).replace(str(world.store), str(world.root / "occupied" / "s")) for word in arguments_of(world)]
     refused = world.run("smoke", "--reference", written, *words, "--record")
