@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from protocols.canonical import JsonValue, real_text
 from protocols.comparators import Comparison, Rows, compare_logits, joined
-from protocols.errors import ProtocolError
+from protocols.errors import Problem, ProtocolError
 from protocols.laws import Case, LawName, Promise
 from protocols.paths import read_given
 from protocols.problems import schema_problems
@@ -143,6 +143,7 @@ class SearchResult:
 
 class _Replayed(Part):
     case: Case
+    """The two histories."""
     number: int = 0
     is_repeatable: bool = True
     status: str = ""
@@ -155,7 +156,9 @@ class _Replayed(Part):
 
 class _Document(Part):
     assay_search: Literal[1]
+    """Version of the format."""
     findings: Annotated[tuple[_Replayed, ...], Field(strict=False)]
+    """What was found."""
     model: str = ""
     build: str = ""
     vocabulary: int = 0
@@ -170,10 +173,16 @@ def replayed_cases(path: Path) -> Sequence[Case]:
     except OSError as error:
         raise ProtocolError(f"the file cannot be read: {error.strerror}", where=str(path)) from None
     tree = parse_yaml(content, str(path))  # JSON is YAML; this one knows lines
+    value = plain_value(tree.root)
     try:
-        return [one.case for one in _Document.model_validate(plain_value(tree.root)).findings]
+        return [one.case for one in _Document.model_validate(value).findings]
     except ValidationError as error:
-        raise ProtocolError.from_problems(str(path), [*tree.problems, *schema_problems(error, tree)]) from None
+        problems = [*tree.problems, *schema_problems(error, tree, _Document)]
+        if not (isinstance(value, dict) and "assay_search" in value):
+            hint = "`assay search MODEL --out FILE` writes them"
+            problems = [Problem(where=f"{path}:1", message="this file holds no findings of `assay search`", hint=hint)]
+            problems += schema_problems(error, tree, _Document)
+        raise ProtocolError.from_problems(str(path), problems) from None
 
 
 def judged(comparison: Comparison, promise: Promise) -> Judgement:

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import click
 
 from engine.build import open_build
+from engine.identity import RECEIPT_NAME
 from harness.api_key import secret_values
 from harness.console import Console, table
 from harness.engines import find_build, find_model
@@ -23,6 +24,7 @@ from harness.smoke_writing import known_model, make_reference
 from protocols.canonical import sha256_hex
 from protocols.errors import AssayError, EvidenceError, HostError, UsageError
 from protocols.measurements import ARMS, Arm
+from protocols.paths import is_file
 from protocols.smoke import SmokeRow, judge_smoke, smoke_exit_code, smoke_status
 from protocols.smoke_reference import SmokeReference, read_smoke_reference
 from recorder.receipts import record_receipt
@@ -156,9 +158,15 @@ def _found_engine(
         )
     if engine is None and wanted.kind == "llama-server":
         raise UsageError("the reference is of a llama.cpp server", hint="name the one of this host with --engine")
-    if engine is not None and engine.is_dir() != (wanted.kind == "build"):
-        what = "a build: name its folder" if wanted.kind == "build" else "a llama.cpp server: name its file"
-        raise UsageError(f"the reference is of {what}", where=str(engine))
+    if engine is not None and wanted.kind == "build" and not engine.is_dir():
+        folder = _build_around(engine.absolute())
+        raise UsageError(
+            "the reference is of a build, and this is a file" + (" of one" if folder else ""),
+            where=str(engine),
+            hint=f"give the build's folder: --engine {folder or 'FOLDER'}",
+        )
+    if engine is not None and wanted.kind != "build" and engine.is_dir():
+        raise UsageError("the reference is of a llama.cpp server: name its file", where=str(engine))
     # The engine starts in a folder of its own, so that a relative path would lead elsewhere.
     model_path, place = find_model(name).absolute(), None if engine is None else engine.absolute()
     if place is not None and not place.is_dir():
@@ -167,6 +175,11 @@ def _found_engine(
     return smoke_engine(
         build.folder, wanted.settings, model_path, build=build, arguments=arguments, environment=environment
     )
+
+
+def _build_around(file: Path) -> Path | None:
+    """Return the folder of the build that a file lies in; None where it is none of ours."""
+    return next((folder for folder in file.parents if is_file(folder / RECEIPT_NAME)), None)
 
 
 def _variables(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -233,6 +233,21 @@ def test_a_command_that_cannot_be_meant_is_refused_with_2(
     assert (ended.code, message in " ".join(ended.err.split())) == (2, True), ended.err
 
 
+def test_a_file_of_a_build_is_refused_with_the_folder_that_is_meant(world: Any, written: Path) -> None:
+    value = json.loads(written.read_text())
+    written.write_text(json.dumps(value | {"kind": "build"}))
+    inner = world.root / "build" / "bin"
+    inner.mkdir(parents=True)
+    (inner / "engine-server").write_text("#!/bin/sh\n")
+    where = ["--reference", written, "--model", "tiny.gguf", "--store", world.store]
+    for hint in ("--engine FOLDER", f"--engine {world.root}/build"):
+        ended = world.run("smoke", *where, "--engine", inner / "engine-server", "--json")
+        error = ended.json()["error"]
+        assert (ended.code, error["hint"]) == (2, f"give the build's folder: {hint}")
+        (world.root / "build" / "receipt.json").write_text("{}")
+    assert error["message"] == "the reference is of a build, and this is a file of one"
+
+
 def test_a_reference_is_never_overwritten_and_an_endpoint_has_none(world: Any, written: Path) -> None:
     before = written.read_bytes()
     again = world.run("smoke", world.protocol(), "--write", written, "--store", world.store)

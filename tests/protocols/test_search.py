@@ -145,6 +145,48 @@ def test_a_file_that_is_no_such_document_is_refused_in_words(tmp_path: Path, old
     assert words in "\n".join(caught.value.lines())
 
 
+NO_OPERATIONS = """{"assay_search": 1, "findings": [{"case": {"law": "copied=single", "seed": 1,
+ "left": {"settings": {}, "operations": [{"sequence": 1}]},
+ "right": {"settings": {}, "operations": [{"do": "skp"}]}}}]}"""
+OPERATIONS = "expected one of evaluate, step, generate, skip, image, copy, cut, drop, save, restore"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            "id: my-pair\ntitle: t\n",
+            [
+                "1: this file holds no findings of `assay search`; `assay search MODEL --out FILE` writes them",
+                "1: assay_search: the key is missing (Version of the format); add it",
+                "1: findings: the key is missing (What was found); add it",
+            ],
+        ),
+        ("[1]\n", ["1: this file holds no findings of `assay search`; `assay search MODEL --out FILE` writes them"]),
+        ('{"assay_search": 1}\n', ["1: findings: the key is missing (What was found); add it"]),
+        (
+            '{"assay_search": 1,\n "findings": [\n  {"number": 3}]}',
+            ["3: findings[0].case: the key is missing (The two histories); add it"],
+        ),
+        (
+            NO_OPERATIONS,
+            [
+                f"2: findings[0].case.left.operations[0].do: the key is missing, {OPERATIONS}; add it",
+                f"3: findings[0].case.right.operations[0].do: found the text 'skp', {OPERATIONS}; write skip",
+            ],
+        ),
+    ],
+)
+def test_another_file_is_told_from_a_broken_one_with_line_and_key(tmp_path: Path, text: str, lines: list[str]):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ProtocolError) as caught:
+        replayed_cases(path)
+    found = [line.removeprefix(f"{path}:") for line in caught.value.lines()]
+    assert found[: len(lines)] == lines
+    assert not any(word in "".join(found) for word in ("claim", "workloads"))
+
+
 def test_a_file_that_is_missing_is_refused(tmp_path: Path):
     with pytest.raises(ProtocolError, match="cannot be read"):
         replayed_cases(tmp_path / "none.json")
