@@ -25,6 +25,7 @@ from protocols.operations import (
     Skip,
     Step,
 )
+from protocols.plain_text import one_line
 from protocols.search import Finding, Judgement, SearchResult, Tally
 
 HEADS: Final = ("law", "tried", "applicable", "failing", "largest difference that holds", "not run")
@@ -57,10 +58,11 @@ def judgement_text(judgement: Judgement) -> str:
     if promise.is_work:
         promised = f"{promised} and the same work" if promise.is_logits else "the same work"
     found = judgement.comparison
+    words = one_line(judgement.words)  # an engine's own
     if found is None:
-        return f"{judgement.status}: {judgement.words}" if judgement.words else judgement.status
-    if judgement.words:
-        return f"{judgement.status}: promised {promised}; {judgement.words}"
+        return f"{judgement.status}: {words}" if words else judgement.status
+    if words:
+        return f"{judgement.status}: promised {promised}; {words}"
     rows = f"{found.differing_rows} of {found.rows} compared rows differ"
     text = f"promised {promised}; {rows}, by up to {found.max_abs:.3g}"
     if found.nonfinite:

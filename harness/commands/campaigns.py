@@ -109,7 +109,7 @@ def report(settings: Settings, *, campaign: str, out: Path | None, form: str) ->
     if form != "markdown":
         name, content = FORMATS[form](settings.store, facts)
         if out is None:
-            settings.console.result(content.decode(), lambda console: console.show(content.decode().rstrip("\n")))
+            settings.console.result(content.decode(), lambda console: console.document(content.decode().rstrip("\n")))
         else:
             write_results(out, {name: content})
             settings.console.result(str(out / name), lambda console: console.show(f"wrote {out / name}"))
@@ -120,7 +120,7 @@ def report(settings: Settings, *, campaign: str, out: Path | None, form: str) ->
         write_results(out, files)
         settings.console.say(f"wrote {', '.join(str(out / name) for name in files)}")
     settings.console.result(
-        report_document(facts), lambda console: console.show(files["report.md"].decode().rstrip("\n"))
+        report_document(facts), lambda console: console.document(files["report.md"].decode().rstrip("\n"))
     )
     return EXIT_OK
 

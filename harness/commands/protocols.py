@@ -48,7 +48,7 @@ def schema_command(settings: Settings, *, out: Path | None) -> int:
     """Write the JSON Schema of protocol files, for editors and other tools."""
     text = json.dumps(json_schema(), indent=2) + "\n"
     if out is None:
-        settings.console.result(json_schema(), lambda c: c.show(text.rstrip("\n")))
+        settings.console.result(json_schema(), lambda c: c.document(text.rstrip("\n")))
         return EXIT_OK
     check_file(out)
     write_result(out, text)

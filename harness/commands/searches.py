@@ -95,7 +95,8 @@ def search_command(
     def render(console: Console) -> None:
         console.show(table(HEADS, tally_rows(result)))
         for one in result.findings:
-            console.show("", finding_text(one, result.vocabulary))
+            console.show("")
+            console.document(finding_text(one, result.vocabulary))
         console.show("", summary(result))
 
     settings.console.result(document, render)
