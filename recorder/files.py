@@ -10,7 +10,7 @@ import errno
 import io
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -98,11 +98,16 @@ class Files:
         temporary = path.parent / f".tmp-{os.urandom(8).hex()}"
         descriptor = self.open_new(temporary, mode=mode)
         try:
-            self.write(descriptor, data)
-            self.fsync(descriptor)
-        finally:
-            self.close(descriptor)
-        self.rename(temporary, path)
+            try:
+                self.write(descriptor, data)
+                self.fsync(descriptor)
+            finally:
+                self.close(descriptor)
+            self.rename(temporary, path)
+        except OSError:
+            with suppress(OSError):  # a full disk gets its room back; recovery removes what is left
+                temporary.unlink()
+            raise
         self.fsync_folder(path.parent)
 
 

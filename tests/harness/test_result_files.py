@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -198,3 +200,36 @@ def test_the_first_file_of_a_tree_that_failed_says_why(tmp_path: Path) -> None:
 def test_evidence_that_is_attested_on_a_full_disk_is_still_shown(finished: Any, world: Any) -> None:
     ended = world.run("audit", "--store", finished.store, "--attest", "/dev/full", "--json")
     assert (ended.code, ended.json()["is_sound"], "No space left" in ended.err) == (5, True, True)
+
+
+@pytest.mark.parametrize(
+    "line", ["bundle --out OUT", "report --out OUT", "export --out OUT --table token", "export --out OUT --format csv"]
+)
+def test_a_file_that_becomes_too_large_leaves_no_part_and_no_traceback(
+    finished: Any, tmp_path: Path, line: str
+) -> None:
+    """The limit of a file's size stands for a full disk: the write fails in its middle."""
+    words = [word.replace("OUT", str(tmp_path / "out")) for word in line.split()]
+    program = "import sys; from harness.cli import main; main()"
+    ended = subprocess.run(
+        [
+            "bash",
+            "-c",
+            'ulimit -f 1; exec "$@"',
+            "bash",
+            sys.executable,
+            "-c",
+            program,
+            *words,
+            "--store",
+            finished.store,
+        ],
+        env=os.environ | finished.environment | {"ASSAY_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, "File too large" in ended.stderr) == (5, True), ended.stderr
+    assert "should not have happened" not in ended.stderr
+    left = [one.name for one in tmp_path.rglob("*") if one.is_file()]
+    assert not [name for name in left if name.startswith(".") or name.endswith((".zst", ".parquet", ".csv"))], left
