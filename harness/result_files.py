@@ -66,7 +66,7 @@ def write_result(target: Path, content: bytes | str, *, is_new: bool = False) ->
     A device or a pipe gets the bytes as they are. With `is_new`, what is there is an error and stays. Raises HostError
     where the system refuses; no part is left then.
     """
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:
         mode = _mode(target)
         if mode is not None and not stat.S_ISREG(mode) and not is_new:
@@ -129,7 +129,7 @@ def unwritten(error: OSError, target: Path) -> HostError:
 
 
 def _place(target: Path, data: bytes, mode: int, *, is_new: bool) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:100]}-", dir=target.parent)
+    descriptor, name = tempfile.mkstemp(prefix=".assay-", dir=target.parent)
     partial = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -138,9 +138,13 @@ def _place(target: Path, data: bytes, mode: int, *, is_new: bool) -> None:
             os.fsync(file.fileno())
         partial.chmod(mode)
         if is_new:
-            target.hardlink_to(partial)  # unlike a rename, this never replaces
-        else:
+            target.touch(exist_ok=False)  # a rename would replace what came meanwhile, and not every disk has links
+        try:
             partial.replace(target)
+        except OSError:
+            if is_new:
+                target.unlink()
+            raise
     finally:
         partial.unlink(missing_ok=True)
 

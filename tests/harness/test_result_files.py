@@ -124,6 +124,9 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_beside_it(tmp_path: Path)
                 write_result(tmp_path / "out", "new")
             assert (caught.value.exit_code, caught.value.where) == (5, str(tmp_path / "out"))
             assert [one.read_text() for one in tmp_path.iterdir()] == ([] if old is None else [old])
+    with mock.patch("pathlib.Path.replace", side_effect=full), pytest.raises(HostError, match="No space left"):
+        write_result(tmp_path / "new", "new", is_new=True)
+    assert not (tmp_path / "new").exists()
     with pytest.raises(HostError, match="No space left"):
         write_result(Path("/dev/full"), "new")
     assert Path("/dev/full").is_char_device()
