@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.worker import Captured
+from engine.captured import Captured
 from protocols.errors import EngineError
 
 

@@ -25,11 +25,12 @@ from typing import Any, Final, Literal, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.captured import Captured
 from engine.failures import LibraryDiedError, LibraryRefusedError
 from engine.interface import KV_TYPES
 from engine.patience import Patience
-from engine.process import spawn_bound
 from engine.serving import FRAME, serve
+from engine.spawner import spawn_bound
 from protocols.errors import EngineError
 from protocols.results import LAST_WORDS
 
@@ -97,14 +98,6 @@ class Round(NamedTuple):
     drafts: list[int]
     accepted: int
     tokens: list[int]
-
-
-class Captured(NamedTuple):
-    """A named internal tensor of the last decode; `values` is None where the size limit was reached."""
-
-    name: str
-    ubatch: int
-    values: NDArray[Any] | None  # float32, int32 or int64, slowest dimension first
 
 
 class _Answer(NamedTuple):

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from harness.console import Console, table
-from harness.outlet import one_line
 from protocols.errors import EvidenceError, HostError, UsageError
 from protocols.lock import parse_lock
+from protocols.plain_text import one_line
 from recorder.audit import AuditResult, Level
 from recorder.bundle import SUFFIX
 from recorder.key_ring import key_ring

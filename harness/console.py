@@ -19,9 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.exits import EXIT_EXECUTION, EXIT_INTERRUPTED
-from harness.outlet import Outlet, plain
+from harness.outlet import Outlet
 from harness.progress import Clockwork, Progress
 from protocols.errors import AssayError
+from protocols.plain_text import one_line, plain, quoted
 from protocols.results import in_short
 
 COLOURS = {
@@ -61,38 +62,42 @@ class Console:
             render(self)
 
     def show(self, *renderables: RenderableType) -> None:
-        """Print to standard output; plain strings are taken literally."""
+        """Print to standard output; a string is taken literally, and is one line."""
         for item in renderables:
             if isinstance(item, str):
-                self.out.print(Text(plain(item)), soft_wrap=True)
+                self.out.print(Text(one_line(item)), soft_wrap=True)
             else:
                 self.out.print(item)
 
+    def document(self, text: str) -> None:
+        """Print a text of many lines of ours, in which texts of others stand on one line each."""
+        self.out.print(Text(plain(text)), soft_wrap=True)
+
     def say(self, text: str) -> None:
-        """Print one line to standard error."""
-        self.err.print(Text(plain(text)))
+        """Print one line to standard error; further lines are marked as going on."""
+        self.err.print(Text(quoted(text)))
 
     def warn(self, text: str) -> None:
         """Print one warning to standard error."""
-        self.err.print(Text("warning: ", style="yellow").append(plain(text), style="default"))
+        self.err.print(Text("warning: ", style="yellow").append(quoted(text), style="default"))
 
     def fail(self, error: AssayError) -> None:
         """Print what went wrong, where, and what to do next."""
         problems = error.lines()
         if len(problems) > 1:
             self.err.print(Text("error: ", style="bold red").append(f"{len(problems)} problems", style="default"))
-            self.err.print(Text(plain("\n".join(f"  {line}" for line in problems))))
+            self.err.print(Text("\n".join(f"  {quoted(line)}" for line in problems)))
         else:
             self._fail_once(error)
         if self.as_json:
             self.result(error_document(error), lambda _: None)
 
     def _fail_once(self, error: AssayError) -> None:
-        block = Text("error: ", style="bold red").append(plain(str(error)), style="default")
+        block = Text("error: ", style="bold red").append(quoted(str(error)), style="default")
         if error.where:
-            block.append(f"\n  where: {plain(error.where)}", style="default")
+            block.append(f"\n  where: {one_line(error.where)}", style="default")
         if error.hint:
-            block.append(f"\n  next:  {plain(error.hint)}", style="default")
+            block.append(f"\n  next:  {one_line(error.hint)}", style="default")
         self.err.print(block)
 
     def finish(self, exit_code: int) -> int:
@@ -137,7 +142,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | None]], *, title
     made = Table(*columns, title=title, title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
     for row in rows:
         made.add_row(
-            *(status_text(cell) if cell in COLOURS else Text("-" if cell is None else plain(cell)) for cell in row)
+            *(status_text(cell) if cell in COLOURS else Text("-" if cell is None else one_line(cell)) for cell in row)
         )
     return made
 
@@ -146,7 +151,10 @@ def panel(title: str, status: str, lines: Sequence[str]) -> Panel:
     """Return a framed block with a status in its title."""
     head = Text.assemble(f"{title}: ", status_text(status))
     return Panel(
-        Text(plain("\n".join(lines))), title=head, title_align="left", border_style=COLOURS.get(status, "default")
+        Text("\n".join(map(one_line, lines))),
+        title=head,
+        title_align="left",
+        border_style=COLOURS.get(status, "default"),
     )
 
 
@@ -234,8 +242,8 @@ class LiveProgress:
     def load_done(self, *, state: str, reason: str | None) -> None:
         """Print how the load ended above the line."""
         seconds = self._clock.load_done()
-        line = Text(f"{self._clock.head()}: ").append(status_text(state)).append(f" after {seconds:.1f} s")
-        self._console.err.print(line.append(f" ({plain(in_short(reason))})" if reason else ""))
+        line = Text(one_line(f"{self._clock.head()}: ")).append(status_text(state)).append(f" after {seconds:.1f} s")
+        self._console.err.print(line.append(f" ({one_line(in_short(reason))})" if reason else ""))
 
     def say(self, text: str) -> None:
         """Print one line above the drawn one."""
@@ -255,4 +263,4 @@ class LiveProgress:
         filled = round(width * (clock.number - 1) / clock.n_positions) if clock.n_positions else 0
         parts = [clock.head(), self._phase, self._rate, clock.left()]
         line = Text("#" * filled + "." * (width - filled) + "  ", style="cyan")
-        self._live.update(line.append("  ".join(p for p in parts if p), style="default"), refresh=True)
+        self._live.update(line.append(one_line("  ".join(p for p in parts if p)), style="default"), refresh=True)

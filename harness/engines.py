@@ -15,6 +15,7 @@ from engine.build import BuildSpec, EngineBuild, build_engine, copy_build, insta
 from engine.models import known_models, resolve_model
 from engine.perplexity import Perplexity, perplexity
 from engine.worker import EngineWorker
+from harness.result_files import check_folder, unwritten
 from protocols.errors import EngineError, HostError, ProtocolError, UsageError
 from protocols.findings import nearest
 from protocols.paths import is_file, read_given
@@ -44,9 +45,13 @@ def make_build(
     log: Log,
 ) -> EngineBuild:
     """Build the engine, and copy the build to `out` where one is given."""
+    check_folder(out)
     spec = BuildSpec(name=name, layout_salt=layout_salt, faults=tuple(faults), qsa_path=qsa_path, path=source)
     build = build_engine(spec, log=log)
-    return copy_build(build, out) if out is not None else build
+    try:
+        return copy_build(build, out) if out is not None else build
+    except OSError as error:
+        raise unwritten(error, out or build.folder) from error
 
 
 def build_facts(build: EngineBuild) -> dict[str, Any]:
@@ -124,6 +129,7 @@ def write_logits(
 
     The rows go to the file block by block, so that long inputs need little memory.
     """
+    out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{out.name}-", dir=out.parent)
     os.close(descriptor)

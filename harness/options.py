@@ -25,6 +25,8 @@ from protocols.errors import AssayError, EngineError, HostError, UsageError
 
 STORE_VARIABLE = "ASSAY_STORE"
 DEFAULT_STORE = Path("assay-store")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a write, which name no file."""
 
 
 class FiniteRange(click.FloatRange):
@@ -116,6 +118,8 @@ def _run(settings: Settings, action: Callable[[], int]) -> int:
 
 def _refused(error: OSError) -> AssayError:
     """Return what the system refused in words; an error that names no file is a fault of ours."""
+    if error.errno in _FULL and not isinstance(error.filename, str | bytes):
+        return HostError(f"a file cannot be written: {error.strerror}", hint="free space, and repeat")
     if error.filename is None or isinstance(error.filename, int):
         return unexpected(error)
     kind = UsageError if error.errno == errno.ENAMETOOLONG else HostError

@@ -1,4 +1,4 @@
-"""A stream of text for people or machines whose reader may go away, whose disk may be full, and which obeys no text.
+"""A stream of text for people or machines whose reader may go away, and whose disk may be full.
 
 Neither may change what a command found out: its exit code is about the evidence.
 """
@@ -7,31 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import unicodedata
-from typing import IO, Any, Final
-
-_SHOWN_CONTROLS: Final = frozenset("\n\t")
-_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-
-
-def plain(text: str) -> str:
-    """Return text that a terminal only shows: control and invisible characters stand as their escapes.
-
-    Newlines and tabs stay. What is printed comes from protocols, engines, logs and other people's evidence.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        character
-        if character in _SHOWN_CONTROLS or unicodedata.category(character) not in _INVISIBLE
-        else ascii(character)[1:-1]
-        for character in text
-    )
-
-
-def one_line(text: str) -> str:
-    """Return `plain` text on one line, so that a text of others cannot begin a line that looks like ours."""
-    return plain(text).replace("\n", "\\n").replace("\t", "\\t")
+from typing import IO, Any
 
 
 class Outlet:

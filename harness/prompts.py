@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engine.worker import EngineWorker
 from harness.engines import find_build, find_model
+from harness.result_files import check_file, write_result
 from protocols.errors import ProtocolError
 from protocols.load import library_protocol, load_protocol
 from protocols.origins import SUFFIX, origin_bytes
@@ -25,6 +26,7 @@ def write_prompt(
 
     Raises ProtocolError where the file exists: a frozen request is never overwritten.
     """
+    check_file(out, makes_folders=True)
     if out.exists():
         raise ProtocolError(
             "the file exists already", where=str(out), hint="frozen requests are not overwritten: name a new file"
@@ -38,9 +40,8 @@ def write_prompt(
             generated_tokens=generated_tokens,
         )
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("xb") as file:
-        file.write(body)
-    out.with_name(out.name + SUFFIX).write_bytes(origin_bytes(body, Path(model).name))
+    write_result(out, body, is_new=True)
+    write_result(out.with_name(out.name + SUFFIX), origin_bytes(body, Path(model).name))
     return body
 
 
@@ -54,10 +55,12 @@ def write_protocol(*, template: str, out: Path) -> str:
         raise ProtocolError(
             f"{out.stem!r} gives no protocol id", where=str(out), hint="name the file like my-pair.yaml"
         )
+    check_file(out, option="OUT", makes_folders=True)
     if out.exists():
         raise ProtocolError("the file exists already", where=str(out), hint="name a new file")
     text = library_protocol(template).read_text(encoding="utf-8")
+    named = re.sub(rf"(?m)^id: {re.escape(template)}$", f"id: {identifier}", text)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(re.sub(rf"(?m)^id: {re.escape(template)}$", f"id: {identifier}", text), encoding="utf-8")
+    write_result(out, named, is_new=True)
     load_protocol(out)
     return identifier

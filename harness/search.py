@@ -41,6 +41,8 @@ from protocols.search import Chosen, Finding, Judgement, Played, SearchResult, T
 from protocols.shrinking import shrink
 
 _TIMEOUT_S: Final = 300.0
+_SMALL_PARAMETERS: Final = 10_000_000
+"""Up to here 8,192 tokens take seconds on one core."""
 
 
 class Player:
@@ -65,7 +67,10 @@ class Player:
         self.vocabulary, self._width = int(info["n_vocab"]), int(info["n_embd"])
         takes_images = str(info["architecture"]) in WITH_IMAGES
         self.abilities = Abilities(
-            takes_images=takes_images, is_byte_exact=takes_images, weights=_weights(info["tensor_types"])
+            takes_images=takes_images,
+            is_byte_exact=takes_images,
+            weights=_weights(info["tensor_types"]),
+            is_small=int(info["n_params"]) <= _SMALL_PARAMETERS,
         )
         return worker
 
@@ -115,6 +120,7 @@ class Player:
         """Return what a history gives in a fresh session."""
         settings = history.settings
         cells = promised.cells_together if settings.is_unified else promised.cells_each
+        cells += settings.spare_cells
         self._worker.open_session(
             Session(
                 context_tokens=cells,

@@ -62,7 +62,7 @@ def pack_build(folder: Path, target: Path) -> Transfer:
     listed = canonical_bytes({"format": FORMAT, "name": build.name, "files": files})
     temporary = target.with_name(f".tmp-{os.urandom(8).hex()}")
     try:
-        with host_errors("pack the build", target):
+        with host_errors("pack the build", target, is_recording=False):
             Files().make_folder(target.parent)
             with temporary.open("xb") as file:
                 with compressed(file) as write:
@@ -88,7 +88,7 @@ def unpack_build(archive: Path, out: Path) -> tuple[EngineBuild, Transfer]:
     """
     if out.exists():
         raise EngineError("the output folder exists already", where=str(out), hint="name a new folder with --out")
-    with host_errors("unpack the build", archive):
+    with host_errors("unpack the build", archive, is_recording=False):
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
         try:

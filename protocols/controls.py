@@ -88,7 +88,9 @@ def load_controls(path: Path = CONTROLS) -> tuple[Control, ...]:
     try:
         controls = ControlList.model_validate(plain_value(tree.root)).controls
     except ValidationError as error:
-        raise ProtocolError.from_problems(str(path), [*tree.problems, *schema_problems(error, tree)]) from None
+        raise ProtocolError.from_problems(
+            str(path), [*tree.problems, *schema_problems(error, tree, ControlList)]
+        ) from None
     if tree.problems:
         raise ProtocolError.from_problems(str(path), tree.problems)
     known: dict[str, Protocol] = {}

@@ -23,12 +23,14 @@ class Abilities:
     """What decides which cases make sense for a model.
 
     `takes_images`: rows of images and a rollback setting. `is_byte_exact`: the engine promises the same bytes wherever
-    cells lie, for rows that are evaluated in equal ubatches. `weights`: the coarsest type of the weights.
+    cells lie, for rows that are evaluated in equal ubatches. `weights`: the coarsest type of the weights. `is_small`:
+    thousands of tokens take seconds, and hundreds of thousands of cells fit into memory.
     """
 
     takes_images: bool
     is_byte_exact: bool
     weights: Weights = "single"
+    is_small: bool = False
 
 
 class Draw:

@@ -38,6 +38,10 @@ from protocols.operations import (
 
 _FORMS: Final[tuple[Coordinates, ...]] = get_args(Coordinates)
 _SHORTLIST: Final = 64
+WIDEST: Final = 8192
+"""Most tokens of one ubatch that the engine takes."""
+LARGE: Final = 262_144
+"""Cells of the context that a real release promises."""
 
 
 def parts_whole(draw: Draw, abilities: Abilities) -> Pair:
@@ -68,6 +72,48 @@ def shifted_unshifted(draw: Draw, abilities: Abilities) -> Pair:
     operations = [*draw_company(draw, abilities, 3), *draw_prompt(draw, abilities), *draw_steps(draw)]
     positions = draw.pick((1 + draw.below(16), draw.length(), 3000 + draw.below(16)))
     return pair(settings, [Skip(sequence=0, positions=positions), *operations], operations)
+
+
+def hole_none(draw: Draw, abilities: Abilities) -> Pair:
+    """Draw a conversation that leaves positions out between its batches, and the same without: other logits, same work.
+
+    Blocks are made by rank, which a hole does not change.
+    """
+    prompt, steps = draw_prompt(draw, abilities), draw_steps(draw)
+    company = draw_company(draw, abilities, 3)
+    behind = draw.below(len(prompt) + len(steps) - 1)
+    left: list[Operation] = [*company]
+    for place, one in enumerate((*prompt, *steps)):
+        left.append(one)
+        if place == behind or (place < len(prompt) + len(steps) - 1 and draw.one_in(3)):
+            left.append(Skip(sequence=0, positions=draw.pick((1 + draw.below(16), draw.length(), 3000))))
+    return pair(draw_settings(draw, abilities), left, [*company, *prompt, *steps])
+
+
+def wide_narrow(draw: Draw, abilities: Abilities) -> Pair:
+    """Draw a text in one ubatch of hundreds of tokens, or of as many as the engine takes, and in ubatches of 512."""
+    settings = changed(draw_settings(draw, abilities, sequences=1), ubatch_tokens=512)
+    is_widest = abilities.is_small and draw.one_in(4)
+    tokens = WIDEST if is_widest else 513 + draw.below(1024)
+    operations = [text(0, OWN, tokens), *draw_steps(draw)]
+    left, right = pair(settings, operations, operations)
+    return History(settings=changed(settings, ubatch_tokens=WIDEST), operations=left.operations), right
+
+
+def roomy_tight(draw: Draw, abilities: Abilities) -> Pair:
+    """Draw a conversation in a session with room for more cells, up to a real release's context, and in one without.
+
+    What is empty is neither read nor worked on.
+    """
+    settings = draw_settings(draw, abilities, sequences=2)
+    operations = [*draw_company(draw, abilities, 1), *draw_prompt(draw, abilities)]
+    if draw.one_in(2):
+        settings = changed(settings, ubatch_tokens=1024)
+        operations.append(text(0, OWN, 513 + draw.below(256)))
+    operations += draw_steps(draw)
+    left, right = pair(settings, operations, operations)
+    spare = draw.pick((draw.length(), 4096, LARGE if abilities.is_small else 4096))
+    return History(settings=changed(settings, spare_cells=spare), operations=left.operations), right
 
 
 def axes_position(draw: Draw, abilities: Abilities) -> Pair:

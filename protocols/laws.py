@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
+from protocols.canonical import real_text
 from protocols.check_schema import split_mix
 from protocols.conversation_laws import (
     beside_alone,
@@ -23,9 +24,18 @@ from protocols.conversation_laws import (
     split_unified,
 )
 from protocols.draws import Abilities, Draw, Pair, Weights
-from protocols.form_laws import axes_position, bucket_rank, drafts_none, parts_whole, shifted_unshifted
+from protocols.form_laws import (
+    axes_position,
+    bucket_rank,
+    drafts_none,
+    hole_none,
+    parts_whole,
+    roomy_tight,
+    shifted_unshifted,
+    wide_narrow,
+)
 from protocols.history import Meaningless, Trace, trace
-from protocols.operations import Evaluate, History, Step
+from protocols.operations import Evaluate, History, Skip, Step
 from protocols.vocabulary import KvType, Part
 
 LawName = Literal[
@@ -41,6 +51,9 @@ LawName = Literal[
     "axes=position",
     "bucket=rank",
     "drafts=none",
+    "hole=none",
+    "wide=narrow",
+    "roomy=tight",
 ]
 TOLERANCE: Final[Mapping[KvType, float]] = {"f32": 1e-4, "f16": 5e-3, "q8_0": 0.05}
 """Largest absolute difference of logits where bytes are not promised, by the type of the cache."""
@@ -66,18 +79,28 @@ class Promise:
     """What must hold: equal bytes, or a largest absolute difference in logits; and the cells both sessions need.
 
     Tokens that are chosen by their logits must be the same in any case. `is_work`: so must every work counter.
+    `is_logits` is false where nothing is said about logits and tokens: then only the work must be the same.
     """
 
     is_bytes: bool
     tolerance: float
     is_work: bool = False
+    is_logits: bool = True
     cells_each: int
     cells_together: int
+
+    def text(self) -> str:
+        """Return what is promised of the logits in a word: `bytes`, a tolerance, or `work` where nothing is."""
+        if not self.is_logits:
+            return "work"
+        return "bytes" if self.is_bytes else real_text(self.tolerance)
 
 
 def promise(case: Case, abilities: Abilities) -> Promise:
     """Return what a case promises. Raises Meaningless where its histories do not mean the same."""
     left, right = trace(case.left), trace(case.right)
+    if case.law in _OF_WORK:
+        return _promise_of_work(case, left)
     if not _meaning(left) or _meaning(left) != _meaning(right):
         raise Meaningless("the compared steps do not stand after the same tokens")
     if [one.tokens for one in case.left.generations] != [one.tokens for one in case.right.generations]:
@@ -98,17 +121,42 @@ def promise(case: Case, abilities: Abilities) -> Promise:
     )
 
 
+def _promise_of_work(case: Case, left: Trace) -> Promise:
+    """Return what is promised where positions are left out: not the logits, but the work."""
+    if not left.compared or left.generated:
+        raise Meaningless("there is no compared step, or tokens are chosen by logits that differ")
+    if _without_holes(case.left) != _without_holes(case.right):
+        raise Meaningless("the histories differ by more than the positions that they leave out")
+    if case.left.settings.is_bucket:
+        raise Meaningless("other positions are other blocks")
+    return Promise(
+        is_bytes=False,
+        tolerance=0.0,
+        is_work=True,
+        is_logits=False,
+        cells_each=left.most_cells,
+        cells_together=left.most_together,
+    )
+
+
+def _without_holes(history: History) -> History:
+    """Return a history with no position left out."""
+    kept = tuple(one for one in history.operations if not isinstance(one, Skip))
+    return history.model_copy(update={"operations": kept})
+
+
 def _meaning(found: Trace) -> list[object]:
     return [one.meaning for one in (*found.compared, *found.generated)]
 
 
 def _in_one_form(history: History) -> History:
-    """Return a history with every position written alone."""
+    """Return a history with every position written alone, in a session without spare cells."""
     plain = (
         one.model_copy(update={"coordinates": "p"}) if isinstance(one, Evaluate | Step) else one
         for one in history.operations
     )
-    return history.model_copy(update={"operations": tuple(plain)})
+    tight = history.settings.model_copy(update={"spare_cells": 0})
+    return history.model_copy(update={"operations": tuple(plain), "settings": tight})
 
 
 def unmet_need(law: LawName, abilities: Abilities) -> str | None:
@@ -141,6 +189,11 @@ LAWS: Final[Mapping[LawName, Callable[[Draw, Abilities], Pair]]] = {
     "axes=position": axes_position,
     "bucket=rank": bucket_rank,
     "drafts=none": drafts_none,
+    "hole=none": hole_none,
+    "wide=narrow": wide_narrow,
+    "roomy=tight": roomy_tight,
 }
 """The laws, each with what draws a pair of histories."""
-_WITH_IMAGES: Final[frozenset[LawName]] = frozenset({"parts=whole", "axes=position", "bucket=rank"})
+_OF_WORK: Final[frozenset[LawName]] = frozenset({"hole=none"})
+"""Laws under which only the work is the same."""
+_WITH_IMAGES: Final[frozenset[LawName]] = frozenset({"parts=whole", "axes=position", "bucket=rank", "hole=none"})

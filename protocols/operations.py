@@ -8,7 +8,8 @@ from pydantic import Field
 
 from protocols.vocabulary import KvType, Part
 
-_MOST_TOKENS: Final = 4096
+_MOST_TOKENS: Final = 8192
+_MOST_SPARE_CELLS: Final = 2**20
 SequenceId = Annotated[int, Field(ge=0, lt=16)]
 Tokens = Annotated[int, Field(ge=1, le=_MOST_TOKENS)]
 Conversation = Annotated[str, Field(pattern=r"^[A-Z]$")]
@@ -36,6 +37,8 @@ class SessionSettings(Part):
     """Most tokens drafted at a time; 0: no draft block."""
     draft_vocabulary: int = Field(default=0, ge=0)
     """Ids among which a draft is chosen, the first of the vocabulary; 0: all."""
+    spare_cells: int = Field(default=0, ge=0, le=_MOST_SPARE_CELLS)
+    """Cells of the cache that the history has no need of: for each sequence, or together where it is unified."""
 
 
 class Run(Part):

@@ -36,11 +36,14 @@ class _Spot:
     description: str | None
 
 
-def schema_problems(error: ValidationError, tree: Tree) -> list[Problem]:
-    """Turn every error of a validation into a problem of the file; values that were refused already are left out."""
+def schema_problems(error: ValidationError, tree: Tree, root: type[Part] = Protocol) -> list[Problem]:
+    """Turn every error of a validation into a problem of the file; values that were refused already are left out.
+
+    `root` is the model that the whole file was to be.
+    """
     problems: list[Problem] = []
     for details in error.errors(include_url=False):
-        spot = _locate(tree.root, details["loc"])
+        spot = _locate(tree.root, details["loc"], root)
         if any(spot.path[: len(refused)] == refused for refused in tree.refused):
             continue
         if details["type"] == "too_short" and isinstance(spot.node, Sequenced) and spot.node.items:
@@ -53,11 +56,11 @@ def schema_problems(error: ValidationError, tree: Tree) -> list[Problem]:
     return problems
 
 
-def _locate(root: Node, loc: Sequence[PathPart]) -> _Spot:
-    """Follow pydantic's location, which also names union members by their `kind`, through the tree of the file."""
+def _locate(root: Node, loc: Sequence[PathPart], model: type[Part]) -> _Spot:
+    """Follow pydantic's location, which also names union members by `kind` or `do`, through the tree of the file."""
     path: tuple[PathPart, ...] = ()
     node: Node | None = root
-    models: tuple[type[Part], ...] = (Protocol,)
+    models: tuple[type[Part], ...] = (model,)
     description: str | None = None
     known: tuple[str, ...] = ()
     for part in loc:
@@ -77,7 +80,7 @@ def _locate(root: Node, loc: Sequence[PathPart]) -> _Spot:
 
 
 def _tag(model: type[Part]) -> str | None:
-    kind = model.model_fields.get("kind")
+    kind = model.model_fields.get("kind") or model.model_fields.get("do")
     return None if kind is None else str(get_args(kind.annotation)[0])
 
 
@@ -127,7 +130,7 @@ def _describe(details: ErrorDetails, spot: _Spot) -> tuple[tuple[PathPart, ...],
     if kind == "extra_forbidden":
         return _describe_unknown_key(spot)
     if kind in {"union_tag_not_found", "union_tag_invalid"}:
-        return _describe_kind(spot)
+        return _describe_kind(spot, str(context.get("discriminator", "kind")).strip("'"))
     found = found_words(spot.node)
     if kind == "literal_error":
         return _describe_choice(spot, found, str(context.get("expected", "")))
@@ -140,16 +143,16 @@ def _describe_unknown_key(spot: _Spot) -> tuple[tuple[PathPart, ...], str, str |
     return spot.path, f"found an unknown key, expected one of {', '.join(sorted(spot.known))}", hint
 
 
-def _describe_kind(spot: _Spot) -> tuple[tuple[PathPart, ...], str, str | None]:
+def _describe_kind(spot: _Spot, name: str) -> tuple[tuple[PathPart, ...], str, str | None]:
     tags = [tag for model in spot.models if (tag := _tag(model)) is not None]
-    written = _child(spot.node, "kind")
+    written = _child(spot.node, name)
     if written is None:
         if isinstance(spot.node, MappingNode):
-            return (*spot.path, "kind"), f"the key is missing, expected one of {', '.join(tags)}", "add it"
-        return spot.path, f"found {found_words(spot.node)}, expected a mapping with the key kind", None
+            return (*spot.path, name), f"the key is missing, expected one of {', '.join(tags)}", "add it"
+        return spot.path, f"found {found_words(spot.node)}, expected a mapping with the key {name}", None
     near = nearest(str(written.value), tags) if isinstance(written, Scalar) else None
     message = f"found {found_words(written)}, expected one of {', '.join(tags)}"
-    return (*spot.path, "kind"), message, None if near is None else f"write {near}"
+    return (*spot.path, name), message, None if near is None else f"write {near}"
 
 
 def _describe_choice(spot: _Spot, found: str, expected: str) -> tuple[tuple[PathPart, ...], str, str | None]:

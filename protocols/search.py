@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from protocols.canonical import JsonValue, real_text
 from protocols.comparators import Comparison, Rows, compare_logits, joined
-from protocols.errors import ProtocolError
+from protocols.errors import Problem, ProtocolError
 from protocols.laws import Case, LawName, Promise
 from protocols.paths import read_given
 from protocols.problems import schema_problems
@@ -57,7 +57,7 @@ class Judgement:
         """Return it for machines."""
         return {
             "status": self.status,
-            "promise": "bytes" if self.promise.is_bytes else real_text(self.promise.tolerance),
+            "promise": self.promise.text(),
             "comparison": None if self.comparison is None else self.comparison.payload(),
             "words": self.words,
         }
@@ -143,6 +143,7 @@ class SearchResult:
 
 class _Replayed(Part):
     case: Case
+    """The two histories."""
     number: int = 0
     is_repeatable: bool = True
     status: str = ""
@@ -155,7 +156,9 @@ class _Replayed(Part):
 
 class _Document(Part):
     assay_search: Literal[1]
+    """Version of the format."""
     findings: Annotated[tuple[_Replayed, ...], Field(strict=False)]
+    """What was found."""
     model: str = ""
     build: str = ""
     vocabulary: int = 0
@@ -170,10 +173,16 @@ def replayed_cases(path: Path) -> Sequence[Case]:
     except OSError as error:
         raise ProtocolError(f"the file cannot be read: {error.strerror}", where=str(path)) from None
     tree = parse_yaml(content, str(path))  # JSON is YAML; this one knows lines
+    value = plain_value(tree.root)
     try:
-        return [one.case for one in _Document.model_validate(plain_value(tree.root)).findings]
+        return [one.case for one in _Document.model_validate(value).findings]
     except ValidationError as error:
-        raise ProtocolError.from_problems(str(path), [*tree.problems, *schema_problems(error, tree)]) from None
+        problems = [*tree.problems, *schema_problems(error, tree, _Document)]
+        if not (isinstance(value, dict) and "assay_search" in value):
+            hint = "`assay search MODEL --out FILE` writes them"
+            problems = [Problem(where=f"{path}:1", message="this file holds no findings of `assay search`", hint=hint)]
+            problems += schema_problems(error, tree, _Document)
+        raise ProtocolError.from_problems(str(path), problems) from None
 
 
 def judged(comparison: Comparison, promise: Promise) -> Judgement:
@@ -186,7 +195,21 @@ def judged(comparison: Comparison, promise: Promise) -> Judgement:
 
 
 def judge_played(left: Played, right: Played, promise: Promise) -> Judgement:
-    """Judge what both histories gave: first the chosen tokens, then the logits, then the work."""
+    """Judge what both histories gave: first the chosen tokens, then the logits, then the work.
+
+    Where no logits are promised, the work alone.
+    """
+    judgement = Judgement(status="holds", promise=promise)
+    if promise.is_logits:
+        judgement = _judge_logits(left, right, promise)
+    if promise.is_work and judgement.status == "holds":
+        other_work = [f"{name} {left.work[name]} instead of {right.work[name]}" for name in _changed(left, right)]
+        if other_work:
+            return replace(judgement, status="differs", words="other work: " + ", ".join(other_work))
+    return judgement
+
+
+def _judge_logits(left: Played, right: Played, promise: Promise) -> Judgement:
     for place, (one, other) in enumerate(zip(left.chosen, right.chosen, strict=True)):
         if one.token == other.token:
             continue
@@ -198,14 +221,9 @@ def judge_played(left: Played, right: Played, promise: Promise) -> Judgement:
         # Logits that may differ by the tolerance may change places where they are not further apart than twice of it.
         is_tie = not promise.is_bytes and margin <= 2 * promise.tolerance
         return Judgement(status="not-applicable" if is_tie else "differs", promise=promise, words=words)
-    judgement = Judgement(status="holds", promise=promise)
-    if left.rows:
-        judgement = judged(compare_logits(joined(left.rows), joined(right.rows)), promise)
-    if promise.is_work and judgement.status == "holds":
-        other_work = [f"{name} {left.work[name]} instead of {right.work[name]}" for name in _changed(left, right)]
-        if other_work:
-            return replace(judgement, status="differs", words="other work: " + ", ".join(other_work))
-    return judgement
+    if not left.rows:
+        return Judgement(status="holds", promise=promise)
+    return judged(compare_logits(joined(left.rows), joined(right.rows)), promise)
 
 
 def _changed(left: Played, right: Played) -> Sequence[str]:

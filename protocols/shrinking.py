@@ -41,6 +41,7 @@ def size(case: Case) -> tuple[int, ...]:
         sum(one.rollback_tokens + one.draft_tokens + one.draft_vocabulary for one in both),
         sum(one.sequences for one in both),
         sum(one.ubatch_tokens != SessionSettings().ubatch_tokens for one in both),
+        sum(one.spare_cells for one in both),
         sum(one.is_unified + one.is_bucket for one in both),
         *(number for one in operations for number in _numbers(one)),
     )
@@ -287,6 +288,8 @@ def _plainer(case: Case) -> Iterator[Case]:
         {"draft_vocabulary": 0},
     ]
     most = max(case.left.settings.sequences, case.right.settings.sequences)
+    spare = max(case.left.settings.spare_cells, case.right.settings.spare_cells)
+    changes += [{"spare_cells": count} for count in dict.fromkeys((0, 1, spare // 2)) if count < spare]
     changes += [{"draft_tokens": count} for count in range(6)]
     changes += [{"sequences": count} for count in range(1, most)]
     rollback = max(case.left.settings.rollback_tokens, case.right.settings.rollback_tokens)

@@ -26,6 +26,8 @@ ALPHA = 0.05
 Floats = NDArray[np.float64]
 
 SIMULATED = 20_000
+_PART = 500
+"""Series that are simulated at a time."""
 SEED = 20_261_129
 
 
@@ -139,8 +141,11 @@ def _null_maxima(shares: tuple[float, ...], df: int) -> Floats:
     The noise that the errors share is known with `df` degrees of freedom: a small one makes every score large.
     """
     weights, source = np.array(shares), np.random.default_rng(SEED)
-    noise = source.standard_normal((SIMULATED, len(shares))) / np.sqrt(weights)
-    maxima: Floats = _scan(noise, weights).max(axis=1)
+    parts = []
+    for first in range(0, SIMULATED, _PART):  # all at once would be gigabytes for thousands of campaigns
+        noise = source.standard_normal((min(_PART, SIMULATED - first), len(shares))) / np.sqrt(weights)
+        parts.append(_scan(noise, weights).max(axis=1))
+    maxima: Floats = np.concatenate(parts)
     if df > 0:
         maxima /= np.sqrt(source.chisquare(df, SIMULATED) / df)
     return maxima

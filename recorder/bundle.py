@@ -148,7 +148,7 @@ def _write(root: Path, path: Path, manifest: Manifest, made: dict[str, bytes]) -
     rest = [file for file in manifest.files if file.name != VERIFIER]
     contents = made | {MANIFEST: encoded}
     try:
-        with host_errors("write the bundle", path):
+        with host_errors("write the bundle", path, is_recording=False):
             disk.make_folder(path.parent)
             with temporary.open("xb") as file:
                 with compressed(file) as write:

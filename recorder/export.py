@@ -9,6 +9,7 @@ and that from the ledger: an export is no evidence.
 from __future__ import annotations
 
 import csv
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -44,9 +45,14 @@ def export_tables(root: Path, out: Path, *, form: Format = "parquet", names: Seq
     database = Database.open_read_only(root / "assay.sqlite", is_live=is_held(root / "store.lock"))
     write = _write_parquet if form == "parquet" else _write_csv
     try:
-        with host_errors("write the export", out), database.reading() as connection:
+        with database.reading() as connection, host_errors("write the export", out, is_recording=False):
             Files().make_folder(out)
-            return {table.name: write(connection, table, targets[table.name]) for table in chosen}
+            with tempfile.TemporaryDirectory(prefix=".assay-export-", dir=out) as folder:
+                beside = {table.name: Path(folder) / targets[table.name].name for table in chosen}
+                counts = {table.name: write(connection, table, beside[table.name]) for table in chosen}
+                for name, path in beside.items():  # all of them, or none
+                    path.rename(targets[name])
+            return counts
     finally:
         database.close()
 

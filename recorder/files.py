@@ -10,7 +10,7 @@ import errno
 import io
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ _HINTS: Final = {
     errno.EIO: "the disk reports an error: look at the kernel log before you go on",
     errno.EMFILE: "too many open files: raise `ulimit -n`",
 }
+_AGAIN: Final = "free space or name another place, and repeat"
 
 
 class Files:
@@ -97,11 +98,16 @@ class Files:
         temporary = path.parent / f".tmp-{os.urandom(8).hex()}"
         descriptor = self.open_new(temporary, mode=mode)
         try:
-            self.write(descriptor, data)
-            self.fsync(descriptor)
-        finally:
-            self.close(descriptor)
-        self.rename(temporary, path)
+            try:
+                self.write(descriptor, data)
+                self.fsync(descriptor)
+            finally:
+                self.close(descriptor)
+            self.rename(temporary, path)
+        except OSError:
+            with suppress(OSError):  # a full disk gets its room back; recovery removes what is left
+                temporary.unlink()
+            raise
         self.fsync_folder(path.parent)
 
 
@@ -150,11 +156,14 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 
 
 @contextmanager
-def host_errors(action: str, place: Path | str) -> Iterator[None]:
-    """Turn an ``OSError`` of the block into a `HostError` that names the action, the file and what to do."""
+def host_errors(action: str, place: Path | str, *, is_recording: bool = True) -> Iterator[None]:
+    """Turn an ``OSError`` of the block into a `HostError` that names the action, the file and what to do.
+
+    ``is_recording`` is false where a copy of evidence is written, which can just be done again.
+    """
     try:
         yield
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        hint = _HINTS.get(error.errno or 0, "mend the cause, then run `assay resume`")
+        hint = _HINTS.get(error.errno or 0, "mend the cause, then run `assay resume`") if is_recording else _AGAIN
         raise HostError(f"cannot {action}: {reason}", where=str(place), hint=hint) from error

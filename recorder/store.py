@@ -97,6 +97,7 @@ class Store:
         self._journal: Final = journal
         self._lock: Final = lock
         self._entries: Final = entries
+        self._sorted: tuple[int, dict[str, CampaignState]] = (0, {})
 
     @classmethod
     def open(
@@ -225,17 +226,22 @@ class Store:
         """Return every ledger entry, oldest first."""
         return self._entries if self._journal is None else self._journal.ledger.entries()
 
+    def _states(self) -> dict[str, CampaignState]:
+        """Return the campaigns; the entries are sorted once, and again only when there are more of them."""
+        if len(entries := self.entries()) != self._sorted[0]:
+            self._sorted = (len(entries), read_campaigns(entries))
+        return self._sorted[1]
+
     def _campaign(self, text: str) -> CampaignState:
-        campaigns = read_campaigns(self.entries())
-        return campaigns[resolve_campaign(campaigns, text)]
+        return self._states()[resolve_campaign(self._states(), text)]
 
     def resolve_campaign(self, text: str) -> str:
         """Return the campaign that ``latest``, a full name or a unique beginning of one means."""
-        return resolve_campaign(read_campaigns(self.entries()), text)
+        return resolve_campaign(self._states(), text)
 
     def campaigns(self) -> list[CampaignSummary]:
         """Return every campaign, in the order in which they were locked."""
-        return [self._summary(state) for state in read_campaigns(self.entries()).values()]
+        return [self._summary(state) for state in self._states().values()]
 
     def _summary(self, state: CampaignState) -> CampaignSummary:
         lock = self.lock_of(state.campaign_id)

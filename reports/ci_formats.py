@@ -11,6 +11,7 @@ import json
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
+from protocols.plain_text import plain
 from reports.facts import Facts
 
 _FAILING: Final = {"FAIL": "failure", "NOT_COMPARABLE": "error", "INVALID": "error"}
@@ -61,8 +62,8 @@ def render_junit(facts: Facts) -> bytes:
 
 
 def _visible(text: str) -> str:
-    """Return a text without the characters that XML 1.0 cannot hold."""
-    return "".join(mark for mark in text if mark in "\t\n" or ord(mark) >= ord(" "))
+    """Return a text that a reader only shows, without the two marks that XML 1.0 cannot hold and Unicode can."""
+    return plain(text).replace("\ufffe", "").replace("\uffff", "")
 
 
 def render_ctrf(facts: Facts) -> bytes:
@@ -91,4 +92,4 @@ def render_ctrf(facts: Facts) -> bytes:
         "specVersion": "0.0.0",
         "results": {"tool": tool, "summary": summary, "tests": tests, "extra": extra},
     }
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    return json.dumps(value, indent=2, allow_nan=False).encode() + b"\n"

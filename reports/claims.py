@@ -14,6 +14,7 @@ from protocols.breaks import NEXT_STEP
 from protocols.checks.served_recall import ServedRecallCheck
 from protocols.engine_schema import OpenAIEngine
 from protocols.measurements import ARMS
+from protocols.plain_text import one_line
 from protocols.plan import POWER, Noise, minimal_detectable_loss
 from protocols.results import in_short
 from protocols.validity import READING_WORDS
@@ -69,9 +70,10 @@ def explanation(facts: Facts) -> str:
 
 def explanation_lines(facts: Facts) -> list[str]:
     """Return the explanation with the sentence of each gate on a line of its own."""
-    text = explanation(facts)
+    text = one_line(explanation(facts))  # so that only what follows begins a line
     for gate in facts.gates:
-        text = text.replace(f" {gate.id}: {gate.reason}", f"\n  {gate.id}: {gate.reason}")
+        sentence = f"{gate.id}: {one_line(gate.reason)}"
+        text = text.replace(f" {sentence}", f"\n  {sentence}")
     return text.split("\n")
 
 

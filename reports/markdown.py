@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from protocols.plain_text import one_line
 from protocols.results import in_short
 from reports import style
 from reports.check_table import COLUMNS, check_rows, check_summary, requirement_rows
@@ -45,7 +46,7 @@ def render_markdown(facts: Facts) -> str:
 
 def _line(text: object) -> str:
     """Return one line in which an engine's own words make no markup: no tag, link, image or emphasis, no row."""
-    line = " ".join(str(text).split())
+    line = one_line(" ".join(str(text).split()))
     return line.replace("<", "&lt;").replace("](", "]\\(").replace("*", "\\*")
 
 
@@ -70,7 +71,7 @@ def _list(lines: Iterable[str]) -> Iterator[str]:
 
 def _verdict(facts: Facts) -> Iterator[str]:
     status = facts.verdict.status if facts.is_recorded else "no verdict yet"
-    yield f"# {status}: {facts.protocol.title}"
+    yield f"# {status}: {_line(facts.protocol.title)}"
     yield ""
     yield _line(headline(facts))
     yield ""
@@ -357,10 +358,10 @@ def _protocol(facts: Facts) -> Iterator[str]:
     protocol = facts.protocol
     yield "## Protocol"
     yield ""
-    yield " ".join(protocol.purpose.split())
+    yield _line(protocol.purpose)
     yield ""
     if protocol.margin_reason:
-        yield f"How the margins were chosen: {' '.join(protocol.margin_reason.split())}"
+        yield f"How the margins were chosen: {_line(protocol.margin_reason)}"
         yield ""
     yield from _table(
         ("frozen", "value"),

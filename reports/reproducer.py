@@ -25,6 +25,7 @@ from protocols.operations import (
     Skip,
     Step,
 )
+from protocols.plain_text import one_line
 from protocols.search import Finding, Judgement, SearchResult, Tally
 
 HEADS: Final = ("law", "tried", "applicable", "failing", "largest difference that holds", "not run")
@@ -55,12 +56,13 @@ def judgement_text(judgement: Judgement) -> str:
     promise = judgement.promise
     promised = "the same bytes" if promise.is_bytes else f"logits within {promise.tolerance:g}"
     if promise.is_work:
-        promised += " and the same work"
+        promised = f"{promised} and the same work" if promise.is_logits else "the same work"
     found = judgement.comparison
+    words = one_line(judgement.words)  # an engine's own
     if found is None:
-        return f"{judgement.status}: {judgement.words}" if judgement.words else judgement.status
-    if judgement.words:
-        return f"{judgement.status}: promised {promised}; {judgement.words}"
+        return f"{judgement.status}: {words}" if words else judgement.status
+    if words:
+        return f"{judgement.status}: promised {promised}; {words}"
     rows = f"{found.differing_rows} of {found.rows} compared rows differ"
     text = f"promised {promised}; {rows}, by up to {found.max_abs:.3g}"
     if found.nonfinite:
@@ -124,9 +126,10 @@ def _settings_text(settings: SessionSettings) -> str:
     if settings.draft_vocabulary:
         drafts += f" among the first {settings.draft_vocabulary} ids"
     blocks = ", blocks by position bucket" if settings.is_bucket else ""
+    spare = f", {settings.spare_cells} spare cells" if settings.spare_cells else ""
     return (
         f"{settings.sequences} {kind} sequence{'s' * (settings.sequences != 1)}, {settings.kv_type} cache, "
-        f"ubatch {settings.ubatch_tokens}{rollback}{drafts}{blocks}"
+        f"ubatch {settings.ubatch_tokens}{rollback}{drafts}{blocks}{spare}"
     )
 
 

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
-from xml.sax.saxutils import escape
+from xml.sax import saxutils
+
+from protocols.plain_text import one_line
 
 WIDTH: Final = 960
 LEFT: Final = 78
@@ -58,7 +60,7 @@ def chart(title: str, x_title: str, panels: Sequence[Panel], bands: Sequence[Ban
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' {size} role='img' aria-label='{_attribute(title)}'>",
         f"<rect width='{WIDTH}' height='{height}' fill='white'/>",
-        f"<text x='{LEFT}' y='18' {_FONT} font-weight='bold'>{escape(title)}</text>",
+        f"<text x='{LEFT}' y='18' {_FONT} font-weight='bold'>{_text(title)}</text>",
     ]
     bottom = HEAD + len(panels) * (PANEL + GAP) - GAP
     parts += _bands(bands, scale, bottom)
@@ -68,7 +70,7 @@ def chart(title: str, x_title: str, panels: Sequence[Panel], bands: Sequence[Ban
         parts.append(
             f"<text x='{scale.place(value):.1f}' y='{bottom + 16}' text-anchor='middle' {_FONT}>{_number(value)}</text>"
         )
-    parts.append(f"<text x='{WIDTH / 2:.0f}' y='{bottom + 34}' text-anchor='middle' {_FONT}>{escape(x_title)}</text>")
+    parts.append(f"<text x='{WIDTH / 2:.0f}' y='{bottom + 34}' text-anchor='middle' {_FONT}>{_text(x_title)}</text>")
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -90,12 +92,12 @@ def _bands(bands: Sequence[Band], scale: _Scale, bottom: int) -> Iterator[str]:
         )
         if band.label:
             middle = (left + right) / 2
-            yield f"<text x='{middle:.1f}' y='{HEAD - 6}' text-anchor='middle' {_FONT}>{escape(band.label)}</text>"
+            yield f"<text x='{middle:.1f}' y='{HEAD - 6}' text-anchor='middle' {_FONT}>{_text(band.label)}</text>"
 
 
 def _panel(panel: Panel, scale: _Scale, top: int) -> Iterator[str]:
     yield f"<rect x='{LEFT}' y='{top}' width='{WIDTH - LEFT - RIGHT}' height='{PANEL}' fill='none' stroke='#999'/>"
-    yield f"<text x='{LEFT + 6}' y='{top + 14}' {_FONT}>{escape(panel.title)}</text>"
+    yield f"<text x='{LEFT + 6}' y='{top + 14}' {_FONT}>{_text(panel.title)}</text>"
     ys = [point[1] for line in panel.lines for point in line.points if point is not None]
     if not ys:
         yield f"<text x='{LEFT + 6}' y='{top + PANEL / 2:.0f}' {_FONT}>nothing was measured</text>"
@@ -119,7 +121,7 @@ def _panel(panel: Panel, scale: _Scale, top: int) -> Iterator[str]:
         if line.title:
             legend += 14
             font = _FONT.replace("#333", line.colour)
-            yield f"<text x='{legend}' y='{top + 14}' {font}>{escape(line.title)}</text>"
+            yield f"<text x='{legend}' y='{top + 14}' {font}>{_text(line.title)}</text>"
             legend += 7 * len(line.title)
 
 
@@ -149,5 +151,9 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.3g}"
 
 
+def _text(text: str) -> str:
+    return saxutils.escape(one_line(text))
+
+
 def _attribute(text: str) -> str:
-    return escape(text, {"'": "&apos;", '"': "&quot;"})
+    return saxutils.escape(one_line(text), {"'": "&apos;", '"': "&quot;"})

@@ -45,9 +45,12 @@ def run_requirements(context: CheckContext, check: RequirementsCheck) -> dict[st
 def _run(
     commands: Commands, requirement: Requirement, locked: Sequence[FileIdentity]
 ) -> tuple[dict[str, JsonValue], bytes]:
+    now = commands.identities(requirement)
+    # Before what this host lacks: a file that was locked was here, and its loss is no excuse.
+    if gone := sorted({file.name for file in locked} - {file.name for file in now}):
+        return {"gone": [*gone], **_ended()}, b""
     if (unmet := commands.unmet(requirement)) is not None:
         return {"unmet": unmet}, b""
-    now = commands.identities(requirement)
     if changed := sorted({file.name for file in (*now, *locked) if file not in now or file not in locked}):
         return {"changed": [*changed], **_ended()}, b""
     with tempfile.TemporaryDirectory(prefix="assay-requirement-") as folder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from harness.exits import EXIT_OK
 from harness.judging import attested_verdict, rejudge, render_report
 from harness.options import Settings, command
 from harness.planning import dry_run, show_dry_run
+from harness.result_files import check_folder, write_results
 from harness.runner import CampaignEnd, resume_campaign, run_campaign
-from protocols.errors import HostError, UsageError
+from protocols.errors import UsageError
 from protocols.load import find_protocol
 from protocols.start_failures import ADVICE
 from recorder.attempts import attempts_of
@@ -103,39 +104,35 @@ def resume(settings: Settings, *, campaign: str) -> int:
 )
 def report(settings: Settings, *, campaign: str, out: Path | None, form: str) -> int:
     """Print the report of a campaign, written again from its evidence."""
+    _check_out(out, settings.store)
     facts = collect_facts(settings.store, campaign)
     if form != "markdown":
         name, content = FORMATS[form](settings.store, facts)
         if out is None:
-            settings.console.result(content.decode(), lambda console: console.show(content.decode().rstrip("\n")))
+            settings.console.result(content.decode(), lambda console: console.document(content.decode().rstrip("\n")))
         else:
-            _write_files({name: content}, out, settings.store)
+            write_results(out, {name: content})
             settings.console.result(str(out / name), lambda console: console.show(f"wrote {out / name}"))
         return EXIT_OK
     files = render_report(facts)
     if out is not None:
         files |= campaign_figures(settings.store, facts.campaign_id)
-        _write_files(files, out, settings.store)
+        write_results(out, files)
         settings.console.say(f"wrote {', '.join(str(out / name) for name in files)}")
     settings.console.result(
-        report_document(facts), lambda console: console.show(files["report.md"].decode().rstrip("\n"))
+        report_document(facts), lambda console: console.document(files["report.md"].decode().rstrip("\n"))
     )
     return EXIT_OK
 
 
-def _write_files(files: Mapping[str, bytes], out: Path, store: Path) -> None:
-    if out.resolve().is_relative_to(store.resolve()):
+def _check_out(out: Path | None, store: Path) -> None:
+    check_folder(out)
+    if out is not None and out.resolve().is_relative_to(store.resolve()):
         raise UsageError(
             "the report cannot be written into the store: it holds only what its ledger names",
             where=str(out),
             hint="name a folder outside of it",
         )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (out / name).write_bytes(content)
-    except OSError as error:
-        raise HostError(f"the report cannot be written: {error.strerror}", where=str(error.filename or out)) from None
 
 
 @command("list", example="assay list")

@@ -12,6 +12,7 @@ from harness.console import Console, table
 from harness.controls import run_controls
 from harness.exits import EXIT_OK
 from harness.options import Settings, command
+from harness.result_files import LateResult, check_file
 from protocols.alarms import count_alarms, fault_free
 from protocols.controls import Control, load_controls
 from protocols.errors import UsageError
@@ -64,20 +65,20 @@ def run(settings: Settings, *, names: tuple[str, ...], out: Path | None) -> int:
     Each control is a campaign of its own in the store, with a candidate that has one known fault. The protocols are run
     without a fault, too, and no gate may fire there.
     """
-    _check_folder(out)
+    check_file(out)
+    file = LateResult(out, settings.console.warn)
     progress, outcomes = settings.console.progress(), []
     for outcome in run_controls(_chosen(names), settings.store, progress=progress):
         outcomes.append(outcome)
         settings.console.say(summary(outcomes))
-        if out is not None:  # after each campaign: a long run that breaks off leaves what it found
-            out.write_text(detection_markdown(outcomes), encoding="utf-8")
+        file.write(detection_markdown(outcomes))  # after each campaign: a long run that breaks off leaves what it found
 
     def render(console: Console) -> None:
         console.show(table(HEADS, detection_rows(outcomes)))
         console.show(summary(outcomes))
 
     settings.console.result(detection_document(outcomes), render)
-    return EXIT_OK if all(one.caught for one in outcomes) else EXIT_MISSED
+    return file.exit_code(EXIT_OK if all(one.caught for one in outcomes) else EXIT_MISSED)
 
 
 @command("alarms", example="assay controls alarms release-quick --campaigns 50 --out alarms.md")
@@ -89,7 +90,8 @@ def alarms(settings: Settings, *, protocol: str, campaigns: int, out: Path | Non
 
     An exact gate may never fire, one over rates in a tenth of the campaigns.
     """
-    _check_folder(out)
+    check_file(out)
+    file = LateResult(out, settings.console.warn)
     path = LIBRARY / f"{protocol}.yaml"
     if not path.is_file():
         known = sorted(one.stem for one in LIBRARY.glob("*.yaml"))
@@ -101,20 +103,14 @@ def alarms(settings: Settings, *, protocol: str, campaigns: int, out: Path | Non
         seen.append(one)
         found = count_alarms(loaded, seen)
         settings.console.say(alarm_summary(found))
-        if out is not None:  # after each campaign: a long run that breaks off leaves what it found
-            out.write_text(alarm_markdown(found), encoding="utf-8")
+        file.write(alarm_markdown(found))  # after each campaign: a long run that breaks off leaves what it found
 
     def render(console: Console) -> None:
         console.show(table(ALARM_HEADS, alarm_rows(found)))
         console.show(alarm_summary(found))
 
     settings.console.result(alarm_document(found), render)
-    return EXIT_MISSED if any(one.is_too_often for one in found) else EXIT_OK
-
-
-def _check_folder(out: Path | None) -> None:
-    if out is not None and not out.absolute().parent.is_dir():
-        raise UsageError(f"--out {out}: its folder is not there", hint=f"mkdir -p {out.parent}")
+    return file.exit_code(EXIT_MISSED if any(one.is_too_often for one in found) else EXIT_OK)
 
 
 controls.add_command(list_controls)

@@ -20,6 +20,7 @@ from harness.engines import (
     write_logits,
 )
 from harness.options import Settings, command
+from harness.result_files import check_file, check_folder
 from harness.transfer import SUFFIX, Transfer, check_archive, pack_build, unpack_build
 from protocols.errors import AssayError, HostError
 from protocols.paths import read_given
@@ -100,6 +101,7 @@ def _recorded(settings: Settings, action: str, do: Callable[[], Transfer], *, re
 @RECORD
 def pack_command(settings: Settings, *, folder: Path, out: Path | None, record: bool) -> int:
     """Pack a build into one file, every file by its hash, to be moved to another machine."""
+    check_file(out, makes_folders=True)
     target = out or Path(f"{folder.name}{SUFFIX}")
     done = _recorded(settings, "pack", lambda: pack_build(folder, target), record=record)
     value = {"file": str(target), **done.payload("pack")}
@@ -115,6 +117,7 @@ def pack_command(settings: Settings, *, folder: Path, out: Path | None, record: 
 @RECORD
 def unpack_command(settings: Settings, *, archive: Path, out: Path, sha256: str | None, record: bool) -> int:
     """Unpack a build into a new folder, checking every hash and the build against its own receipt."""
+    check_folder(out)
 
     def unpack() -> Transfer:
         check_archive(archive, sha256)
@@ -164,6 +167,7 @@ def logits_command(
     settings: Settings, *, folder: Path | None, model: str, tokens: Path, kv_type: str, threads: int, out: Path
 ) -> int:
     """Write the full-vocabulary logits at every position of a token list."""
+    check_file(out, makes_folders=True, is_streamed=False)
     ids, build = read_tokens(tokens), find_build(folder, settings.console.say)
     shape = write_logits(build=build, model=find_model(model), tokens=ids, kv_type=kv_type, threads=threads, out=out)
     value = {"file": str(out), "shape": list(shape), "kv_type": kv_type}

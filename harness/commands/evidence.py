@@ -12,12 +12,12 @@ from harness.api_key import secret_values
 from harness.auditing import audit_document, evidence_place, read_keys, read_lock, show_audit, summary
 from harness.exits import EXIT_OK
 from harness.options import Settings, assay_version, command
+from harness.result_files import LateResult, check_file, check_folder
 from protocols.errors import EvidenceError
 from recorder.attestation import envelope, verification_summary
 from recorder.audit import LEVELS, Level, audit_store
 from recorder.bundle import write_bundle
 from recorder.export import FORMATS, Format, export_tables
-from recorder.files import host_errors
 from recorder.importing import import_bundle
 from recorder.key_ring import own_signer
 from recorder.redaction import parse_rule
@@ -69,6 +69,8 @@ def audit(
 
     EVIDENCE is a bundle, an unpacked one, a store folder, or a campaign of the store; the store if it is left out.
     """
+    check_file(attest, option="--attest")
+    file = LateResult(attest, settings.console.warn)
     place, named = evidence_place(settings.store, evidence)
     level = "recompute" if recompute else level
     result = audit_store(
@@ -82,10 +84,9 @@ def audit(
     if attest is not None:
         versions = {"assay": assay_version()}
         summarised = verification_summary(result, level=level, utc_ns=time.time_ns(), versions=versions)
-        with host_errors("write the summary", attest):
-            attest.write_bytes(envelope(summarised, own_signer()))
+        file.write(envelope(summarised, own_signer()))
     settings.console.result(audit_document(result, level), lambda console: show_audit(console, result, level))
-    return EXIT_OK if result.is_sound else EvidenceError.exit_code
+    return file.exit_code(EXIT_OK if result.is_sound else EvidenceError.exit_code)
 
 
 @command(
@@ -108,6 +109,7 @@ def bundle(settings: Settings, *, campaign: str | None, out: Path | None, rules:
     With CAMPAIGN, what was recorded of every other campaign is left out: requests, answers, telemetry, logs, reports.
     What the others promised stays (lock.json with the host's identity, protocol.yaml), and the ledger stays whole.
     """
+    check_file(out, makes_folders=True)
     made = write_bundle(settings.store, out, rules=[parse_rule(rule) for rule in rules], only_campaign=campaign)
     value = asdict(made) | {"path": str(made.path), "verifier": str(made.verifier)}
     lines = [
@@ -159,6 +161,7 @@ def import_command(settings: Settings, *, archive: Path, keys: tuple[str, ...]) 
 @click.option("--table", "tables", multiple=True, help="Only this table; repeatable.  [default: all]")
 def export(settings: Settings, *, out: Path, form: Format, tables: tuple[str, ...]) -> int:
     """Write the rows of the database as Parquet or CSV, a file a table, for pandas, DuckDB and spreadsheets."""
+    check_folder(out)
     counts = export_tables(settings.store, out, form=form, names=tables)
     value = {"folder": str(out), "format": form, "rows": counts}
     lines = (f"{out / name}.{form}: {count} rows" for name, count in counts.items())

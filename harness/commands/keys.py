@@ -109,7 +109,7 @@ def revoke_command(settings: Settings, *, which: str, reason: str) -> int:
         statement = revoke(read_key(text) if "+" in text else _own(text), reason)
     found = parse_revocation(statement)
     value = {"public_key": found.key.text(), "reason": found.reason, "statement": statement}
-    settings.console.result(value, lambda c: c.show(statement.rstrip("\n")))
+    settings.console.result(value, lambda c: c.document(statement.rstrip("\n")))
     return 0
 
 

@@ -10,6 +10,7 @@ import click
 from harness.exits import EXIT_OK, EXIT_USAGE
 from harness.options import Settings, command
 from harness.prompts import write_prompt, write_protocol
+from harness.result_files import check_file, write_result
 from protocols.canonical import sha256_hex
 from protocols.errors import ProtocolError
 from protocols.load import find_protocol, library_names, load_protocol
@@ -47,9 +48,10 @@ def schema_command(settings: Settings, *, out: Path | None) -> int:
     """Write the JSON Schema of protocol files, for editors and other tools."""
     text = json.dumps(json_schema(), indent=2) + "\n"
     if out is None:
-        settings.console.result(json_schema(), lambda c: c.show(text.rstrip("\n")))
+        settings.console.result(json_schema(), lambda c: c.document(text.rstrip("\n")))
         return EXIT_OK
-    out.write_text(text, encoding="utf-8")
+    check_file(out)
+    write_result(out, text)
     settings.console.result({"file": str(out)}, lambda c: c.show(str(out)))
     return EXIT_OK
 

@@ -12,6 +12,7 @@ from harness.console import Console, table
 from harness.engines import find_build, find_model
 from harness.exits import EXIT_OK
 from harness.options import FiniteRange, Settings, command
+from harness.result_files import LateResult, check_file
 from harness.search import Player, replay, search
 from protocols.laws import LAWS, LawName
 from protocols.search import replayed_cases
@@ -76,6 +77,8 @@ def search_command(
     A law is a pair of histories that must give the same logits, such as a conversation that is copied and one that goes
     on by itself. Cases are drawn from the seed. MODEL is the name of a known model or the path of a GGUF file.
     """
+    check_file(out)
+    file = LateResult(out, settings.console.warn)
     progress = settings.console.progress()
     again = None if replayed is None else replayed_cases(replayed)
     chosen = cast("tuple[LawName, ...]", tuple(dict.fromkeys(laws)) or tuple(LAWS))
@@ -87,14 +90,14 @@ def search_command(
         else:
             result = replay(player, again, source=str(replayed))
     document = result.document()
-    if out is not None:
-        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    file.write(json.dumps(document, indent=1) + "\n")
 
     def render(console: Console) -> None:
         console.show(table(HEADS, tally_rows(result)))
         for one in result.findings:
-            console.show("", finding_text(one, result.vocabulary))
+            console.show("")
+            console.document(finding_text(one, result.vocabulary))
         console.show("", summary(result))
 
     settings.console.result(document, render)
-    return EXIT_FOUND if result.findings else EXIT_OK
+    return file.exit_code(EXIT_FOUND if result.findings else EXIT_OK)

@@ -11,12 +11,14 @@ from typing import Any, Final, cast
 import click
 
 from engine.build import open_build
+from engine.identity import RECEIPT_NAME
 from harness.api_key import secret_values
 from harness.console import Console, table
 from harness.engines import find_build, find_model
 from harness.exits import EXIT_OK
 from harness.host_guard import hold_host
 from harness.options import Settings, assay_version, command
+from harness.result_files import check_file, write_result
 from harness.smoke import Smoked, SmokeEngine, smoke, smoke_engine
 from harness.smoke_writing import known_model, make_reference
 from protocols.canonical import sha256_hex
@@ -100,11 +102,13 @@ def smoke_command(
 
 
 def _write(settings: Settings, protocol: str, arm: Arm, out: Path, *, record: bool) -> int:
-    if is_file(out):
+    check_file(out, option="--write")
+    if out.exists():
         raise HostError(
             "the file exists already", where=str(out), hint="references are not overwritten: name a new file"
         )
-    _probe(settings, out, record=record)
+    if record:
+        Store.open(settings.store, create=True).close()  # what cannot be kept afterwards is refused before
     with hold_host(settings.store):
         try:
             made, smoked = make_reference(protocol, arm, log=settings.console.say)
@@ -129,27 +133,12 @@ def _write(settings: Settings, protocol: str, arm: Arm, out: Path, *, record: bo
     return EXIT_OK
 
 
-def _probe(settings: Settings, out: Path, *, record: bool) -> None:
-    """Refuse before an engine is started what could not be kept afterwards."""
-    if (problem := _written(out, b"")) is not None:
-        raise problem
-    out.unlink()
-    if record:
-        Store.open(settings.store, create=True).close()
-
-
 def _written(out: Path, data: bytes) -> HostError | None:
     """Write a new file, or leave none and return why."""
     try:
-        with out.open("xb") as file:
-            try:
-                file.write(data)
-                file.flush()
-            except OSError:
-                out.unlink()
-                raise
-    except OSError as error:
-        return HostError(f"the reference cannot be written: {error.strerror}", where=str(out))
+        write_result(out, data, is_new=True)
+    except HostError as error:
+        return error
     return None
 
 
@@ -170,9 +159,15 @@ def _found_engine(
         )
     if engine is None and wanted.kind == "llama-server":
         raise UsageError("the reference is of a llama.cpp server", hint="name the one of this host with --engine")
-    if engine is not None and engine.is_dir() != (wanted.kind == "build"):
-        what = "a build: name its folder" if wanted.kind == "build" else "a llama.cpp server: name its file"
-        raise UsageError(f"the reference is of {what}", where=str(engine))
+    if engine is not None and wanted.kind == "build" and not engine.is_dir():
+        folder = _build_around(engine.absolute())
+        raise UsageError(
+            "the reference is of a build, and this is a file" + (" of one" if folder else ""),
+            where=str(engine),
+            hint=f"give the build's folder: --engine {folder or 'FOLDER'}",
+        )
+    if engine is not None and wanted.kind != "build" and engine.is_dir():
+        raise UsageError("the reference is of a llama.cpp server: name its file", where=str(engine))
     # The engine starts in a folder of its own, so that a relative path would lead elsewhere.
     model_path, place = find_model(name).absolute(), None if engine is None else engine.absolute()
     if place is not None and not place.is_dir():
@@ -181,6 +176,11 @@ def _found_engine(
     return smoke_engine(
         build.folder, wanted.settings, model_path, build=build, arguments=arguments, environment=environment
     )
+
+
+def _build_around(file: Path) -> Path | None:
+    """Return the folder of the build that a file lies in; None where it is none of ours."""
+    return next((folder for folder in file.parents if is_file(folder / RECEIPT_NAME)), None)
 
 
 def _variables(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -124,6 +124,8 @@ def _judge(one: Requirement, row: Mapping[str, Any], observation: CheckObservati
 def _status(
     one: Requirement, row: Mapping[str, Any], code: int | None, signal: object, observation: CheckObservation
 ) -> tuple[CheckStatus, str, str | None]:
+    if gone := row.get("gone"):
+        return "FAIL", f"a locked file is gone: {some_of([str(name) for name in gone])}", None
     if changed := row.get("changed"):
         return "FAIL", f"not what is locked: {some_of([str(name) for name in changed])}", None
     if field(row, "is_too_long", bool):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from qwen_data import opened, oracle
 
+from engine.captured import Captured
 from engine.divergence import Divergence, first_divergence, tensor_sha256
-from engine.worker import Captured, EngineWorker
+from engine.worker import EngineWorker
 from protocols.errors import EngineError
 
 

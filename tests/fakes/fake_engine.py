@@ -16,6 +16,7 @@ Faults (``--fault NAME[=VALUE]``, with ``--fault-start N`` only in the N-th star
     wrong-tokens     one token id differs
     short-answer     ends the stream two tokens early
     http-error       answers a completion with 500
+    hostile-error    the same, with words that try to look like ours and to command a terminal
     slow=P           P percent lower generation rate
     ignore-term      does not react to SIGTERM
     exit-code=N      leaves with N after SIGTERM
@@ -170,7 +171,7 @@ class FakeEngine:
         self.cached = len(prompt) - 1 if is_cached else 0
         n = int(body.get("n_predict", 16))
         tokens = tokens_for(prompt, n)
-        if fault in {"nonsense", "http-error", "die"}:
+        if fault in {"nonsense", "http-error", "hostile-error", "die"}:
             self.answer_otherwise(connection, fault)
             return
         if fault == "wrong-tokens":
@@ -227,6 +228,10 @@ class FakeEngine:
             connection.sendall(b"\x00\x01 engine says hello \xff\xfe" * 4)
         elif fault == "http-error":
             self.send_error(connection, 500, "the cache is on fire", "server_error")
+        elif fault == "hostile-error":
+            words = "on fire\nverdict: PASS\x1b[2J\u2028verdict: PASS\u202e\x07"
+            sys.stderr.write(f"{words}\n")
+            self.send_error(connection, 500, words, "server_error")
         else:
             os.kill(os.getpid(), signal.SIGKILL)
 

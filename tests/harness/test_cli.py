@@ -405,5 +405,5 @@ def test_a_report_goes_neither_into_the_store_nor_to_an_impossible_place(world: 
     assert not (world.store / "copies").exists()
     (world.root / "file").write_text("x")
     nowhere = world.run("report", "--out", world.root / "file" / "folder", "--store", world.store)
-    assert nowhere.code == 5
-    assert "cannot be written" in nowhere.err
+    assert nowhere.code == 2
+    assert "its folder is no folder" in nowhere.err

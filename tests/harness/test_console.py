@@ -180,3 +180,52 @@ def test_json_is_ascii_and_means_the_same(capsys: pytest.CaptureFixture[str]) ->
     assert shown.isascii()
     assert "\x1b" not in shown
     assert json.loads(shown) == {"text": HOSTILE}
+
+
+FORGED = "it died\nverdict: PASS\r\x1b[2J\x9b1A\u2028verdict: PASS\u202egnp\x07"
+
+
+def test_a_text_of_others_begins_no_line_and_moves_nothing_wherever_it_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console = Console()
+    console.show(FORGED, table(("x",), [(FORGED,)], title="t"), panel("t", "FAIL", [FORGED]))
+    console.say(FORGED)
+    console.warn(FORGED)
+    console.fail(ProtocolError(FORGED, where=FORGED, hint=FORGED))
+    console.fail(
+        ProtocolError.from_problems(FORGED, [Problem(where=FORGED, message=FORGED, hint=FORGED) for _ in range(2)])
+    )
+    play_hostile(PlainProgress(console))
+    shown = capsys.readouterr()
+    lines = [line for part in shown for line in part.split("\n")]
+    assert sum("verdict: PASS" in line for line in lines) >= 15
+    assert not [line for line in lines if line.lstrip(" ").startswith("verdict")]
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", shown.out + shown.err)
+
+
+def play_hostile(progress: Any) -> None:
+    progress.begin(campaign_id=FORGED, n_positions=1, n_done=0)
+    progress.position(number=1, label=FORGED, arm=FORGED)
+    progress.phase(FORGED)
+    progress.tick(event_count=9, seconds=1.0, machine=FORGED)
+    progress.say(FORGED)
+    progress.warn(FORGED)
+    progress.load_done(state="PARTIAL", reason=FORGED)
+    progress.end()
+
+
+def test_the_progress_on_a_terminal_shows_texts_of_others_as_escapes() -> None:
+    stream = Terminal()
+    console = Console()
+    console.err = RichConsole(file=stream, force_terminal=True, width=4000, no_color=True, highlight=False)
+    play_hostile(LiveProgress(console))
+    shown = stream.getvalue()
+    assert "\\x1b[2J" in shown
+    assert "\x1b[2J" not in shown
+    assert not re.search("[\x07\x9b\u2028\u202e]", shown)
+
+
+def test_a_document_keeps_its_own_lines_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().document("# report\n\nline \x1b[1m of \u202e others")
+    assert capsys.readouterr().out == "# report\n\nline \\x1b[1m of \\u202e others\n"

@@ -83,6 +83,7 @@ def test_a_fault_is_found_shrunk_and_found_again(
         ("image-one-block", "bucket=rank", 1, ["image", "step"]),
         ("image-one-block", "shifted=unshifted", 10, ["skip", "image", "evaluate", "step"]),
         ("text-axis3-required", "axes=position", 1, ["step", "step"]),
+        ("holes-invalidate-prefix", "hole=none", 1, ["step", "skip", "step"]),
     ],
 )
 def test_a_fault_of_block_selection_breaks_the_law_that_can_see_it(
@@ -92,8 +93,27 @@ def test_a_fault_of_block_selection_breaks_the_law_that_can_see_it(
     (found,) = document["findings"]
     assert (code, found["status"], found["is_repeatable"]) == (1, "differs", True)
     assert [one["do"] for one in found["case"]["left"]["operations"]] == left
+    if law == "hole=none":
+        assert (found["promise"], found["comparison"], "n_scans 1 instead of 0" in found["words"]) == (
+            "work",
+            None,
+            True,
+        )
     if fault == "text-axis3-required":
         assert (found["comparison"]["differing_rows"], "n_runs_guarded" in found["words"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "faults", "law", "number"),
+    [("qwen-faults", SEPARATE, "wide=narrow", 1), ("qwen-bound-262140", ("bound-262140",), "roomy=tight", 12)],
+)
+def test_a_fault_of_large_sizes_is_seen_on_a_small_model(
+    name: str, faults: tuple[str, ...], law: LawName, number: int
+) -> None:
+    with Player(built("tests"), TINY_A) as sound, Player(built(name, *faults), TINY_A) as faulty:
+        case = draw_case(law, 1, number, sound.abilities)
+        assert sound.judge(case).status == "holds"
+        assert faulty.judge(case).status == "differs"
 
 
 @pytest.mark.parametrize(("build", "faults"), [("qwen-faults", SEPARATE), ("qwen-shortlist", ("shortlist-in-target",))])

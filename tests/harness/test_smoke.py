@@ -115,7 +115,7 @@ def test_a_reference_that_was_changed_fails_where_it_was_changed_and_is_found_by
 def test_what_could_not_be_kept_is_refused_before_an_engine_starts(world: Any, written: Path) -> None:
     before = len(world.order())
     ended = world.run("smoke", world.protocol(), "--write", world.root / "none" / "r.json", "--store", world.store)
-    assert (ended.code, "cannot be written" in ended.err) == (5, True)
+    assert (ended.code, "its folder is not there" in ended.err) == (2, True)
     (world.root / "occupied").write_text("no folder\n")
     words = [str(word).replace(str(world.store), str(world.root / "occupied" / "s")) for word in arguments_of(world)]
     refused = world.run("smoke", "--reference", written, *words, "--record")
@@ -231,6 +231,21 @@ def test_a_command_that_cannot_be_meant_is_refused_with_2(
     ended = world.run("smoke", *words, "--store", world.store)
     assert written.is_file()
     assert (ended.code, message in " ".join(ended.err.split())) == (2, True), ended.err
+
+
+def test_a_file_of_a_build_is_refused_with_the_folder_that_is_meant(world: Any, written: Path) -> None:
+    value = json.loads(written.read_text())
+    written.write_text(json.dumps(value | {"kind": "build"}))
+    inner = world.root / "build" / "bin"
+    inner.mkdir(parents=True)
+    (inner / "engine-server").write_text("#!/bin/sh\n")
+    where = ["--reference", written, "--model", "tiny.gguf", "--store", world.store]
+    for hint in ("--engine FOLDER", f"--engine {world.root}/build"):
+        ended = world.run("smoke", *where, "--engine", inner / "engine-server", "--json")
+        error = ended.json()["error"]
+        assert (ended.code, error["hint"]) == (2, f"give the build's folder: {hint}")
+        (world.root / "build" / "receipt.json").write_text("{}")
+    assert error["message"] == "the reference is of a build, and this is a file of one"
 
 
 def test_a_reference_is_never_overwritten_and_an_endpoint_has_none(world: Any, written: Path) -> None:

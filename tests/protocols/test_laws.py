@@ -58,7 +58,7 @@ def test_a_case_follows_from_law_seed_and_number(law: str, seed: int, number: in
 def test_the_cases_of_a_seed_are_the_same_on_every_host():
     cases = [draw_case(law, 1, number, RICH).model_dump(mode="json") for law in LAWS for number in range(5)]
     found = hashlib.sha256(json.dumps(cases, sort_keys=True).encode()).hexdigest()
-    assert found.startswith("4a25ee392618")
+    assert found.startswith("698ca14ffc8f")
 
 
 def test_numbers_are_the_outputs_of_splitmix64():
@@ -75,6 +75,7 @@ def test_numbers_are_the_outputs_of_splitmix64():
         ("restored=continued", Restore),
         ("rolled-back=never", Cut),
         ("shifted=unshifted", Skip),
+        ("hole=none", Skip),
     ],
 )
 def test_the_left_history_has_what_must_not_matter(law: str, kind: type):
@@ -114,8 +115,28 @@ def test_the_left_history_has_the_other_form_or_way():
     assert len(with_images) > 2
 
 
+def test_wide_ubatches_and_spare_cells_are_as_large_as_a_small_model_can_bear():
+    small = Abilities(takes_images=True, is_byte_exact=True, is_small=True)
+    for abilities, most_tokens, most_spare in ((RICH, 1536, 4096), (small, 8192, 262_144)):
+        wide = [draw_case("wide=narrow", 3, number, abilities) for number in range(20)]
+        assert {(one.left.settings.ubatch_tokens, one.right.settings.ubatch_tokens) for one in wide} == {(8192, 512)}
+        tokens = [one.left.operations[0].runs[0].tokens for one in wide]  # type: ignore[union-attr]
+        assert 512 < min(tokens) <= 1536
+        assert max(tokens) <= most_tokens
+        assert (8192 in tokens) == (most_tokens == 8192)
+        roomy = [draw_case("roomy=tight", 3, number, abilities) for number in range(20)]
+        assert max(one.left.settings.spare_cells for one in roomy) == most_spare
+        assert {one.right.settings.spare_cells for one in roomy} == {0}
+        assert {one.left.settings.ubatch_tokens for one in roomy} >= {1024}
+
+
 def test_a_model_without_images_is_told_what_a_law_needs():
-    assert {law for law in LAWS if unmet_need(law, PLAIN)} == {"parts=whole", "axes=position", "bucket=rank"}
+    assert {law for law in LAWS if unmet_need(law, PLAIN)} == {
+        "parts=whole",
+        "axes=position",
+        "bucket=rank",
+        "hole=none",
+    }
     assert not any(unmet_need(law, RICH) for law in LAWS)
 
 
@@ -169,6 +190,37 @@ def test_equal_work_is_promised_where_only_the_writing_of_positions_differs():
     assert (promise(case, RICH).is_bytes, promise(case, RICH).is_work) == (True, True)
     assert not promise(case_of([text(1, 1), *written], [text(0, 4), STEP]), RICH).is_work
     assert not promise(case_of([text(0, 4), STEP], [text(0, 4), STEP]), RICH).is_work
+
+
+def test_spare_cells_change_neither_bytes_nor_work():
+    case = case_of([text(0, 4), STEP], [text(0, 4), STEP], SessionSettings(sequences=2, spare_cells=9))
+    assert (promise(case, RICH).is_bytes, promise(case, RICH).is_work) == (True, True)
+
+
+def test_positions_that_are_left_out_change_logits_and_no_work():
+    hole, plain = Skip(sequence=0, positions=3), [text(0, 4), STEP]
+    with pytest.raises(Meaningless, match="same tokens"):
+        promise(case_of([text(0, 4), hole, STEP], plain), RICH)
+
+    def of_work(left: list[object], right: list[object], settings: object = None) -> Case:
+        return case_of(left, right, settings).model_copy(update={"law": "hole=none"})
+
+    found = promise(of_work([text(0, 4), hole, STEP], plain), RICH)
+    assert (found.is_logits, found.is_work, found.cells_each, found.text()) == (False, True, 5, "work")
+    run = Generate(sequence=0, conversation="A", tokens=3)
+    bucket = SessionSettings(sequences=2, is_bucket=True)
+    for left, right, other, words in (
+        ([text(0, 3), hole, STEP], plain, None, "differ by more"),
+        ([text(0, 4), hole, STEP], plain, SessionSettings(sequences=2, ubatch_tokens=7), "differ by more"),
+        ([text(0, 4), hole, STEP, run], [*plain, run], None, "chosen by logits"),
+        ([text(0, 4), hole, text(0, 1)], [text(0, 4), text(0, 1)], None, "no compared step"),
+    ):
+        with pytest.raises(Meaningless, match=words):
+            promise(of_work(left, right, other), RICH)
+    both = of_work([text(0, 4), hole, STEP], plain, bucket)
+    both = both.model_copy(update={"right": both.right.model_copy(update={"settings": bucket})})
+    with pytest.raises(Meaningless, match="other blocks"):
+        promise(both, RICH)
 
 
 def test_bytes_are_not_promised_for_other_positions_other_policies_and_drafts():

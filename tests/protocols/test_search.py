@@ -91,6 +91,15 @@ def test_logits_and_work_are_judged_where_the_tokens_are_the_same():
     assert judge_played(played([(7, None)], n_scans=4, n_graphs=2), same, BYTES).status == "holds"
 
 
+def test_the_work_alone_is_judged_where_no_logits_are_promised():
+    work = replace(CLOSE, is_work=True, is_logits=False)
+    same, other = played([(7, 0.1)], n_scans=3), played([(8, 9.0)], 5.0, n_scans=3)
+    assert judge_played(other, same, work).status == "holds"
+    more = judge_played(played([(8, 9.0)], 5.0, n_scans=4), same, work)
+    assert (more.status, more.words) == ("differs", "other work: n_scans 4 instead of 3")
+    assert more.payload()["promise"] == "work"
+
+
 def test_a_law_without_any_applicable_case_says_what_was_missing():
     tally = Tally()
     tally.add(Judgement(status="not-applicable", promise=BYTES, words="no draft block"))
@@ -134,6 +143,48 @@ def test_a_file_that_is_no_such_document_is_refused_in_words(tmp_path: Path, old
     with pytest.raises(ProtocolError) as caught:
         replayed_cases(path)
     assert words in "\n".join(caught.value.lines())
+
+
+NO_OPERATIONS = """{"assay_search": 1, "findings": [{"case": {"law": "copied=single", "seed": 1,
+ "left": {"settings": {}, "operations": [{"sequence": 1}]},
+ "right": {"settings": {}, "operations": [{"do": "skp"}]}}}]}"""
+OPERATIONS = "expected one of evaluate, step, generate, skip, image, copy, cut, drop, save, restore"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            "id: my-pair\ntitle: t\n",
+            [
+                "1: this file holds no findings of `assay search`; `assay search MODEL --out FILE` writes them",
+                "1: assay_search: the key is missing (Version of the format); add it",
+                "1: findings: the key is missing (What was found); add it",
+            ],
+        ),
+        ("[1]\n", ["1: this file holds no findings of `assay search`; `assay search MODEL --out FILE` writes them"]),
+        ('{"assay_search": 1}\n', ["1: findings: the key is missing (What was found); add it"]),
+        (
+            '{"assay_search": 1,\n "findings": [\n  {"number": 3}]}',
+            ["3: findings[0].case: the key is missing (The two histories); add it"],
+        ),
+        (
+            NO_OPERATIONS,
+            [
+                f"2: findings[0].case.left.operations[0].do: the key is missing, {OPERATIONS}; add it",
+                f"3: findings[0].case.right.operations[0].do: found the text 'skp', {OPERATIONS}; write skip",
+            ],
+        ),
+    ],
+)
+def test_another_file_is_told_from_a_broken_one_with_line_and_key(tmp_path: Path, text: str, lines: list[str]):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ProtocolError) as caught:
+        replayed_cases(path)
+    found = [line.removeprefix(f"{path}:") for line in caught.value.lines()]
+    assert found[: len(lines)] == lines
+    assert not any(word in "".join(found) for word in ("claim", "workloads"))
 
 
 def test_a_file_that_is_missing_is_refused(tmp_path: Path):

@@ -122,3 +122,12 @@ def test_a_fixed_point_has_nothing_smaller():
     small = shrink(case, is_case, lambda one: cells_of(one) >= 5, most_tries=10_000)
     assert shrink(small, is_case, lambda one: cells_of(one) >= 5, most_tries=10_000) == small
     assert cells_of(small) == 5
+
+
+def test_spare_cells_that_do_not_matter_go_and_others_become_few():
+    case = next(
+        one for one in (draw_case("roomy=tight", 1, n, RICH) for n in range(99)) if one.left.settings.spare_cells > 99
+    )
+    assert shrink(case, is_case, lambda _: True).left.settings.spare_cells == 0
+    small = shrink(case, is_case, lambda one: one.left.settings.spare_cells >= 40)
+    assert 40 <= small.left.settings.spare_cells < 80

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -82,3 +85,22 @@ def test_nothing_is_overwritten_and_wrong_names_are_refused(store_root: Path, tm
         export_tables(store_root, tmp_path / "x", names=["nonsense"])
     with pytest.raises(EvidenceError, match="missing"):
         export_tables(tmp_path, tmp_path / "x")
+
+
+def test_a_disk_that_fills_up_leaves_no_table(store_root: Path, tmp_path: Path):
+    written: list[str] = []
+
+    def fail_at_the_second(connection: object, table: object, path: Path) -> int:
+        written.append(path.name)
+        path.write_text("half")
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return 1
+
+    with (
+        mock.patch("recorder.export._write_csv", side_effect=fail_at_the_second),
+        pytest.raises(HostError, match="No space left") as caught,
+    ):
+        export_tables(store_root, tmp_path / "out", form="csv")
+    assert (caught.value.exit_code, len(written), [*(tmp_path / "out").iterdir()]) == (5, 2, [])
+    assert "resume" not in str(caught.value.hint)

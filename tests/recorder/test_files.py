@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -66,3 +67,12 @@ def test_a_file_is_read_in_pieces(tmp_path: Path):
     pieces = list(read_chunks(path))
     assert len(pieces) > 1
     assert b"".join(pieces) == path.read_bytes()
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "close", "rename"])
+def test_a_file_that_could_not_be_replaced_leaves_nothing_beside_it(tmp_path: Path, step: str):
+    (tmp_path / "a").write_bytes(b"old")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with mock.patch.object(Files, step, side_effect=full), pytest.raises(OSError, match="No space"):
+        Files().replace_file(tmp_path / "a", b"new")
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("a", b"old")]

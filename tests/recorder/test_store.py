@@ -6,12 +6,14 @@ import json
 import shutil
 import sqlite3
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from protocols.canonical import sha256_hex
 from protocols.errors import EvidenceError, HostError, ProtocolError, UsageError
 from recorder.audit import audit_store
+from recorder.campaign_state import read_campaigns
 from recorder.store import Store, rebuild_database
 
 
@@ -258,3 +260,20 @@ def test_a_store_from_another_folder_is_the_same_store(store_root: Path, tmp_pat
     shutil.copytree(store_root, moved)
     assert audit_store(moved).findings == ()
     assert str(store_root).encode() not in (moved / "ledger.jsonl").read_bytes()
+
+
+def test_the_entries_are_sorted_once_however_often_campaigns_are_asked_for(store_root: Path):
+    """A series over n campaigns sorted all entries 3 n times."""
+    with mock.patch("recorder.store.read_campaigns", side_effect=read_campaigns) as reading:
+        with Store.open(store_root, read_only=True) as store:
+            for _ in range(20):
+                (found,) = store.campaigns()
+                store.lock_of(found.campaign_id)
+                store.protocol_of(store.resolve_campaign("latest"))
+                store.verdict_of(found.campaign_id)
+        assert reading.call_count == 1
+        with Store.open(store_root) as store:
+            before = store.campaigns()[0]
+            store.campaign_recorder(before.campaign_id).record_interruption("asked for")
+            assert (before.is_interrupted, store.campaigns()[0].is_interrupted) == (False, True)
+        assert reading.call_count == 3

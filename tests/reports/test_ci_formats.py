@@ -78,6 +78,6 @@ def test_reasons_cannot_break_the_file(passed: Facts):
     facts = with_gate(passed, status="FAIL", reason="<&>\"'\x00\x1b]]> \U0001f600")
     message = ET.fromstring(render_junit(facts))[0].find("testcase/failure")
     assert message is not None
-    assert message.get("message") == "FAIL: <&>\"']]> \U0001f600"
+    assert message.get("message") == "FAIL: <&>\"'\\x00\\x1b]]> \U0001f600"
     assert json.loads(render_ctrf(facts))["results"]["tests"][0]["message"] == facts.gates[0].reason
     assert isinstance(facts.gates[0], GateFact)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from protocols.schema import Arm
+from reports.claims import explanation_lines
 from reports.facts import ArmDifference, Facts
 from reports.json_report import render_json
 from reports.markdown import render_markdown
@@ -99,3 +100,25 @@ def test_nothing_is_said_of_the_files_behind_endpoints(passed: Facts) -> None:
     assert "Nothing is known of the files behind the candidate, an endpoint" in text
     assert "| model | architecture" in text
     assert "Only these files differ" not in text
+
+
+HOSTILE = "it died\nverdict: PASS\r\x1b[2J\x9b1A\u2028verdict: PASS\u202egnp\x07"
+
+
+def test_texts_of_others_begin_no_line_and_command_no_terminal(passed: Facts) -> None:
+    """A title, a reason, a finding or a file name from a foreign store, in a file that somebody prints."""
+    gate = replace(passed.gates[0], status="FAIL", reason=HOSTILE)
+    facts = replace(
+        passed,
+        protocol=passed.protocol.model_copy(update={"title": HOSTILE, "purpose": HOSTILE, "margin_reason": HOSTILE}),
+        gates=(gate, *passed.gates[1:]),
+        verdict=replace(passed.verdict, reason=f"{HOSTILE} {gate.id}: {HOSTILE}"),
+        loads=tuple(replace(one, state="PARTIAL", reason=HOSTILE) for one in passed.loads),
+        interruptions=(HOSTILE,),
+        preflight=tuple(replace(one, found=HOSTILE, message=HOSTILE) for one in passed.preflight),
+    )
+    shown = render_markdown(facts)
+    assert shown.count("verdict: PASS") > 8
+    assert not [line for line in shown.split("\n") if line.lstrip("-> ").startswith("verdict: PASS")]
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", shown)
+    assert [line for line in explanation_lines(facts) if "\n" in line or line.startswith("verdict")] == []

@@ -113,11 +113,13 @@ def test_other_work_and_settings_of_drafts_and_blocks_are_told():
     assert judgement_text(replace(same, status="differs", words=judgement.words)) == (
         "differs: promised the same bytes and the same work; other work: n_scans 4 instead of 3"
     )
-    settings = SessionSettings(is_bucket=True, draft_tokens=3, draft_vocabulary=64)
+    alone = replace(same, status="differs", words="other work", promise=replace(work, is_logits=False))
+    assert judgement_text(alone) == "differs: promised the same work; other work"
+    settings = SessionSettings(is_bucket=True, draft_tokens=3, draft_vocabulary=64, spare_cells=9)
     text = case_text(CASE.model_copy(update={"right": CASE.right.model_copy(update={"settings": settings})}), 100)
     assert (
         "right: 1 split sequence, f32 cache, ubatch 512, up to 3 drafts among the first 64 ids, "
-        "blocks by position bucket"
+        "blocks by position bucket, 9 spare cells"
     ) in text.splitlines()
 
 

@@ -72,3 +72,11 @@ def test_any_numbers_give_a_whole_picture_and_the_same_one_again(lines, edges) -
     parse(text)
     assert "nan" not in text
     assert chart("t", "s", panels, bands) == text
+
+
+def test_texts_of_others_are_shown_as_escapes() -> None:
+    hostile = "a<b\n\x1b[2J\u202e\x00"
+    panel = Panel(title=hostile, lines=[Line(title=hostile, colour="#123456", points=((0, 0), (1, 1)))])
+    root = parse(chart(hostile, hostile, [panel]))
+    texts = [element.text for element in root.iter(f"{NAMESPACE}text")]
+    assert texts.count("a<b\\n\\x1b[2J\\u202e\\x00") >= 4

@@ -24,6 +24,8 @@ SCRIPTS = {
     "environment.sh": "echo canary=$CANARY own=$OWN",
     "spoil.sh": "echo '#!/bin/sh' > spoiled.sh",
     "spoiled.sh": "exit 0",
+    "remove.sh": "rm removed.sh data.txt",
+    "removed.sh": "exit 0",
     "daemon.sh": "setsid sh -c 'setsid sleep 100 & echo $! > daemon; wait' > /dev/null 2>&1 & sleep 0.5",
     "unlink.sh": "rm $(readlink /proc/$$/fd/1); echo ppl: 17.5; sleep 0.2",
     "thousands.sh": "echo ppl: 1,234",
@@ -36,6 +38,7 @@ def requirements(world: Any, *ones: str, gate: str = "required: false", name: st
         path = world.root / script
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
+    (world.root / "data.txt").write_text("data\n")
     listed = "\n".join(f"      - {{{one}}}" for one in ones)
     path: Path = world.protocol(
         name=name,
@@ -83,6 +86,9 @@ def test_every_end_is_what_it_is_called_and_its_output_is_kept(world: Any) -> No
         f"id: long, run: [./good.sh, {'x' * 4000}], limit_s: 20",
         "id: spoil, run: [./spoil.sh], limit_s: 20",
         "id: spoiled, run: [./spoiled.sh], limit_s: 20",
+        "id: remove, run: [./remove.sh], limit_s: 20",
+        "id: removed, run: [./removed.sh], limit_s: 20",
+        "id: unread, run: [./good.sh], limit_s: 20, files: [data.txt]",
     )
     started_s = time.monotonic()
     rows, outputs = outcome(world, path, CANARY="seen")
@@ -104,6 +110,9 @@ def test_every_end_is_what_it_is_called_and_its_output_is_kept(world: Any) -> No
         "long": ("PASS", "exit code 0"),
         "spoil": ("PASS", "exit code 0"),
         "spoiled": ("FAIL", "not what is locked: spoiled.sh"),
+        "remove": ("PASS", "exit code 0"),
+        "removed": ("FAIL", "a locked file is gone: removed.sh"),
+        "unread": ("FAIL", "a locked file is gone: data.txt"),
     }
     words = [str(world.root), str(world.root / "tiny.gguf"), f"{world.engine.parent}/x"]
     assert outputs["good"].decode().splitlines() == ["hello", "to-the-other", str(world.root), " ".join(words)]

@@ -42,6 +42,7 @@ NUMBER = {"after": "ppl:", "least": "10", "most": "12.5"}
         ({}, left(exit_code=None, signal=9, is_timed_out=True), "FAIL", "ended after 7 s"),
         ({}, left(exit_code=None, signal=9, is_too_long=True), "FAIL", f"ended after more than {MAX_OUTPUT_BYTES} bytes of output"),
         ({}, left(exit_code=None, changed=["run"]), "FAIL", "not what is locked: run"),
+        ({}, left(exit_code=None, gone=["run", "data"]), "FAIL", "a locked file is gone: run and data"),
         ({}, left(unmet="there is no program x on this host"), "NOT_RUN", "there is no program x on this host"),
         ({"not_run_exit_code": 77}, left(exit_code=77), "NOT_RUN", "exit code 77 says that it could not test"),
         ({}, left(exit_code=77), "FAIL", "exit code 77, expected 0"),
