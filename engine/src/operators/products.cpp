@@ -10,15 +10,41 @@ Dot::Dot(ggml_type type, bool is_gpu, bool wants_single)
     if (ggml_is_quantized(type)) block_ = ggml_blck_size(type) == 256 ? 256 : 32;
 }
 
+namespace {
+
+// Types whose numbers are whole steps from an offset (ggml's blocks of 4, 5 and 2 bits).
+bool has_offset(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_Q4_0:
+        case GGML_TYPE_Q4_1:
+        case GGML_TYPE_Q5_0:
+        case GGML_TYPE_Q5_1:
+        case GGML_TYPE_Q2_K:
+        case GGML_TYPE_Q4_K:
+        case GGML_TYPE_Q5_K: return true;
+        default: return false;
+    }
+}
+
+}  // namespace
+
+// Squares of the left side's distances from an offset, added up over the block.
+double Dot::squares_from(double offset) const {
+    return std::max(0.0, block_left_ - 2.0 * offset * block_left_sum_ + static_cast<double>(n_block_) * offset * offset);
+}
+
 void Dot::close_block() {
     // 8 bits: the step is the largest magnitude over 127, evenly spread by half a step; the step itself is a half.
-    variance_ += spread(block_right_most_ / 127.0 / 2.0) * block_left_ + spread(kHalf * block_sum_);
+    // GPUs multiply an offset with the sum of the right side before it was rounded, so that what rounding changes is multiplied
+    // with the distances from the offset, which lies at one end of the block's numbers.
+    const double left = is_gpu_ && has_offset(type_) ? std::max(squares_from(block_left_low_), squares_from(block_left_high_)) : block_left_;
+    variance_ += spread(block_right_most_ / 127.0 / 2.0) * left + spread(kHalf * block_sum_);
     // Types with an offset multiply it with the sum of the block, a half.
     if (type_ == GGML_TYPE_Q4_1 || type_ == GGML_TYPE_Q5_1) variance_ += spread(kHalf * block_left_most_ * block_right_sum_);
     // GPUs multiply the scales of the left side as halves, offset and slope apart.
     if (is_gpu_) variance_ += spread(2.0 * kHalf * block_left_most_ * block_right_sum_) + spread(2.0 * kHalf) * block_sum_ * block_sum_;
     n_block_ = 0;
-    block_sum_ = block_left_ = block_left_most_ = block_right_most_ = block_right_sum_ = 0.0;
+    block_sum_ = block_left_ = block_left_sum_ = block_left_low_ = block_left_high_ = block_left_most_ = block_right_most_ = block_right_sum_ = 0.0;
 }
 
 Element Dot::result() {

@@ -22,6 +22,9 @@ public:
         if (block_ == 0) return;
         block_sum_ += product;
         block_left_ += left * left;
+        block_left_sum_ += left;
+        block_left_low_ = n_block_ == 0 ? left : std::min(block_left_low_, left);
+        block_left_high_ = n_block_ == 0 ? left : std::max(block_left_high_, left);
         block_left_most_ = std::max(block_left_most_, std::fabs(left));
         block_right_most_ = std::max(block_right_most_, std::fabs(right));
         block_right_sum_ += right;
@@ -31,6 +34,7 @@ public:
 
 private:
     void close_block();
+    double squares_from(double offset) const;
 
     ggml_type type_;
     bool is_gpu_;
@@ -45,6 +49,9 @@ private:
     int64_t n_block_ = 0;
     double block_sum_ = 0.0;
     double block_left_ = 0.0;        // squares of the left side
+    double block_left_sum_ = 0.0;
+    double block_left_low_ = 0.0;
+    double block_left_high_ = 0.0;
     double block_left_most_ = 0.0;
     double block_right_most_ = 0.0;
     double block_right_sum_ = 0.0;
