@@ -148,7 +148,7 @@ def _point(row: dict[str, str]) -> Point | None:
     change_pct, error_pct, df = float(cells[0]), float(cells[1]), float(cells[2])
     if not (_LEAST_PCT - 100 <= change_pct <= _MOST_PCT and _LEAST_PCT <= error_pct <= _MOST_PCT):
         return None
-    if df not in range(1, _MOST_DF + 1):
+    if not (1 <= df <= _MOST_DF and df.is_integer()):  # a range would be searched number by number for a real one
         return None
     return Point(name=row["name"], change=math.log1p(change_pct / 100), error=error_pct / 100, df=int(df))
 
