@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from audit_faults import flip
 
 from recorder.audit import audit_store
+from recorder.store import Store
 
 
 def places(root: Path, **pinned: str) -> list[tuple[str, str]]:
@@ -62,6 +64,18 @@ def test_a_held_lock_excuses_no_forgery(store_root: Path, name: str, message: st
     with (store_root / "store.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert places(store_root) == [(name, message)]
+
+
+def test_a_broken_blob_of_one_entry_hides_no_wrong_copy_of_a_later_one(store_root: Path):
+    with Store.open(store_root, read_only=True) as store:
+        preflight = next(entry for entry in store.entries() if entry.kind == "preflight.recorded")
+    sha256 = str(preflight.blobs()[0]["sha256"])
+    blob = f"blobs/sha256/{sha256[:2]}/{sha256[2:]}"
+    report = next((store_root / "campaigns").rglob("report.md")).relative_to(store_root).as_posix()
+    flip(store_root / blob, 0)
+    flip(store_root / report, 0)
+    findings = audit_store(store_root, level="hashes").findings
+    assert [(one.check, one.place) for one in findings] == [("blobs", blob), ("copies", report)]
 
 
 def test_a_held_lock_makes_a_note_of_what_nobody_names_yet(store_root: Path):
