@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from mutants import Mutant
 from reach import Chosen, Reach, Test, Tracer, limit_cpu, statement_lines
 
-_NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".cache", "__pycache__", "assay-store", "*_cache")
+_NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".cache", "__pycache__", "assay-store", "*_cache", ".hypothesis")
 # Imported once, before the processes part; nothing of the project is among them.
 _HEAVY = (
     "alembic",
@@ -161,7 +161,7 @@ class PythonRunner:
             os.setsid()
             limit_cpu(first_cpu_s)
             os.chdir(self._folder)
-            os.environ["PYTHONPATH"] = str(self._folder)
+            os.environ |= {"PYTHONPATH": str(self._folder), "PYTHONDONTWRITEBYTECODE": "1"}
             sys.path.insert(0, str(self._folder))
             # A compiled file is taken for current by size and second of its source, which a mutant may share.
             sys.dont_write_bytecode = True

@@ -56,10 +56,9 @@ class Reach(NamedTuple):
     def of(self, path: str, lines: Sequence[int]) -> list[Test]:
         """Return the tests that may notice a change of these lines of a file, the quickest first."""
         wanted = {(path, line) for line in lines}
-        if wanted & self.imported:  # a constant or a default: whoever uses the module may notice
-            chosen = [one for one in self.tests if any(name in {path, "*"} for name, _ in one.lines)]
-        else:
-            chosen = [one for one in self.tests if one.lines & wanted or ANYWHERE in one.lines]
+        # A constant or a default: whoever looks at the module may notice, without running a line of it.
+        is_for_all = bool(wanted & self.imported)
+        chosen = [one for one in self.tests if is_for_all or one.lines & wanted or ANYWHERE in one.lines]
         return sorted(chosen, key=lambda one: one.cost_s)
 
 
