@@ -41,10 +41,16 @@ PROTOCOLS_MORE: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _AUDIT: Final = (
     "test_audit.py",
+    "test_audit_bundle.py",
+    "test_audit_chain.py",
     "test_audit_columns.py",
     "test_audit_files.py",
     "test_audit_forged.py",
+    "test_audit_judgement.py",
+    "test_audit_leftovers.py",
     "test_audit_levels.py",
+    "test_audit_order.py",
+    "test_audit_tables.py",
     "test_audit_tamper.py",
     "test_audit_telemetry.py",
     "test_bundle.py",
