@@ -23,6 +23,7 @@ PROTOCOLS: Final[Mapping[str, tuple[str, ...]]] = {
 PROTOCOLS_MORE: Final[Mapping[str, tuple[str, ...]]] = {
     "alarms.py": ("test_alarms.py",),
     "anytime.py": ("test_anytime.py",),
+    "checks/requirements.py": ("checks/test_requirements.py", "test_check_rules.py"),
     "breaks.py": ("test_gates_exact.py", "test_gates_replies.py", "test_next_step.py"),
     "companions.py": ("test_companions.py",),
     "endpoint_semantics.py": ("test_endpoint_semantics.py",),
