@@ -80,3 +80,12 @@ def test_a_single_campaign_is_a_series_without_a_change() -> None:
 def test_equal_campaigns_do_not_divide_by_zero() -> None:
     points = [Point(name=str(n), change=0.0, error=0.0, df=5) for n in range(5)]
     assert find_trend(points).changes == ()
+
+
+def test_a_change_whose_chance_is_just_alpha_is_not_named() -> None:
+    """Two campaigns, one place: the chance depends on nothing but their scores."""
+    points = [Point(name="a", change=0.0, error=0.01, df=5), Point(name="b", change=0.02, error=0.01, df=5)]
+    (change,) = find_trend(points, alpha=1.1).changes
+    assert 0 < change.p < 1
+    assert find_trend(points, alpha=change.p).changes == ()
+    assert find_trend(points, alpha=change.p + 1e-9).changes == (change,)
