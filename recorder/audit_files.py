@@ -281,7 +281,7 @@ def _check_loads(audit: Audit, state: CampaignState) -> None:
             audit.find(f"{where}: payload.attempt", message="wrong number", expected=expected, found=load.attempt)
         if load.state == "COMPLETE":
             complete.add(index)
-        free_from = load.sealed.seq if load.sealed is not None else 2**53
+        free_from = load.sealed.seq if load.sealed is not None else len(audit.entries)
     if schedule is not None and state.verdicts and state.open_loads():
         audit.find(place_of(state.verdicts[-1]), message="the verdict was recorded while a load was open")
 

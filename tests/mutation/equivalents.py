@@ -60,6 +60,20 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "(1)",
         "each check sets it to 0 before anything is counted",
     ),
+    Equivalent(
+        "recorder/audit_tables.py",
+        "if missing < 0:",
+        "missing < 0",
+        "(missing <= 0)",
+        "where none is missing, as many entries are covered as there are, and the ledger has only grown since",
+    ),
+    Equivalent(
+        "recorder/audit_judgement.py",
+        "if not isinstance(expected, str) or not isinstance(found, str):",
+        "not isinstance(expected, str) or not isinstance(found, str)",
+        "(not isinstance(expected, str) and (not isinstance(found, str)))",
+        "only values of one type are asked about: either both are texts or neither is",
+    ),
 )
 
 

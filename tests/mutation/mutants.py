@@ -32,9 +32,20 @@ class Mutant:
 
 
 def draw(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
-    """Return `count` of the mutants, or all where there are fewer: the same for a seed, in the order of the files."""
-    chosen = random.Random(seed).sample(range(len(mutants)), min(count, len(mutants)))
-    return [mutants[place] for place in sorted(chosen)]
+    """Return `count` of the mutants, or all where there are fewer: the same for a seed, in an order that is drawn.
+
+    Each file has its share of any beginning of it, so that a run that is stopped early has tried them all.
+    """
+    generator = random.Random(seed)
+    by_file: dict[str, list[Mutant]] = {}
+    for one in mutants:
+        by_file.setdefault(one.path, []).append(one)
+    placed: list[tuple[float, Mutant]] = []
+    for of_file in by_file.values():
+        generator.shuffle(of_file)
+        offset = generator.random()
+        placed += [((place + offset) / len(of_file), one) for place, one in enumerate(of_file)]
+    return [one for _, one in sorted(placed, key=lambda pair: pair[0])[:count]]
 
 
 def _one_line(text: str) -> str:

@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,11 +32,12 @@ OUTCOMES = ("killed", "timed out", "survived", "equivalent")
 
 
 class Result(NamedTuple):
-    """How one mutant ended."""
+    """How one mutant ended: `why` it changes nothing, or `by` which test it was noticed first."""
 
     mutant: Mutant
     outcome: str
     why: str = ""
+    by: str = ""
 
 
 def all_mutants(name: str) -> list[Mutant]:
@@ -46,23 +48,29 @@ def all_mutants(name: str) -> list[Mutant]:
     return [one for path in PYTHON[name] for one in python_mutants(path, (CHECKOUT / path).read_bytes())]
 
 
-def runner(name: str, scratch: Path) -> Callable[[Mutant], str | None]:
-    """Return what tests a mutant: its outcome, or none where it is no program."""
+def runner(name: str, scratch: Path) -> Callable[[Mutant], tuple[str, str] | None]:
+    """Return what tests a mutant: its outcome and the test that noticed it, or none where it is no program."""
     if name == "qsa":
         native = CppRunner(CHECKOUT, scratch)
-        return native.run
-    python = PythonRunner(CHECKOUT, scratch)
-    return lambda mutant: python.run(mutant, PYTHON[name][mutant.path])
+        return lambda mutant: (outcome, "") if (outcome := native.run(mutant)) is not None else None
+    python = PythonRunner(CHECKOUT, scratch, [*PYTHON[name]])
+
+    def run(mutant: Mutant) -> tuple[str, str]:
+        ended = python.run(mutant, PYTHON[name][mutant.path])
+        return ended.outcome, ended.by
+
+    return run
 
 
-def results(sample: Sequence[Mutant], run: Callable[[Mutant], str | None]) -> Iterator[Result]:
+def results(sample: Sequence[Mutant], run: Callable[[Mutant], tuple[str, str] | None]) -> Iterator[Result]:
     """Yield how each mutant ended; one that does not compile is none."""
     for mutant in sample:
-        outcome = run(mutant)
-        if outcome is None:
+        ended = run(mutant)
+        if ended is None:
             continue
+        outcome, by = ended
         why = reason(mutant, (CHECKOUT / mutant.path).read_bytes()) if outcome == "survived" else None
-        yield Result(mutant, "equivalent" if why else outcome, why or "")
+        yield Result(mutant, "equivalent" if why else outcome, why or "", by)
 
 
 def survivors(path: Path) -> list[Mutant]:
@@ -112,14 +120,22 @@ def main(arguments: Sequence[str]) -> int:
     sample = draw(mutants, options.sample, options.seed) if options.again is None else survivors(options.again)
     print(f"{len(sample)} of {len(mutants)} mutants, seed {options.seed}", flush=True)
     found: list[Result] = []
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="assay-mutants-") as folder:
         for one in results(sample, runner(options.group, Path(folder))):
             found.append(one)
-            print(f"{one.outcome:10} {one.mutant.words}{' : ' * bool(one.why)}{one.why}", flush=True)
+            more = one.why or one.by
+            print(
+                f"{time.monotonic() - begun:6.0f} s {one.outcome:10} {one.mutant.words}{' : ' * bool(more)}{more}",
+                flush=True,
+            )
             if options.out is not None:
-                document = [{"outcome": each.outcome, "why": each.why, **vars(each.mutant)} for each in found]
+                document = [
+                    {"outcome": each.outcome, "why": each.why, "by": each.by, **vars(each.mutant)} for each in found
+                ]
                 options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(table(found))
+    print(table(sorted(found, key=lambda one: one.mutant.path)))
+    print(f"{time.monotonic() - begun:.0f} s, the tests without any change included")
     return 1 if (kill_rate(found) or 0.0) * 100 < options.at_least else 0
 
 

@@ -20,14 +20,44 @@ PROTOCOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "gates_replies.py": ("test_gates_replies.py",),
     "verdicts.py": ("test_verdicts.py",),
 }
+PROTOCOLS_MORE: Final[Mapping[str, tuple[str, ...]]] = {
+    "alarms.py": ("test_alarms.py",),
+    "anytime.py": ("test_anytime.py",),
+    "checks/requirements.py": ("checks/test_requirements.py", "test_check_rules.py"),
+    "breaks.py": ("test_gates_exact.py", "test_gates_replies.py", "test_next_step.py"),
+    "companions.py": ("test_companions.py",),
+    "endpoint_semantics.py": ("test_endpoint_semantics.py",),
+    "gate_validity.py": ("test_validity.py",),
+    "look_chances.py": ("test_look_chances.py", "test_looks.py"),
+    "looks.py": ("test_looks.py", "test_gates_looks.py"),
+    "loose_rates.py": ("test_loose_rates.py",),
+    "next_step.py": ("test_next_step.py",),
+    "origins.py": ("test_origins.py",),
+    "simulate.py": ("test_simulate.py",),
+    "smoke.py": ("test_smoke.py",),
+    "smoke_reference.py": ("test_smoke.py",),
+    "trend.py": ("test_trend.py",),
+    "validity.py": ("test_validity.py",),
+    "validity_semantics.py": ("test_validity.py",),
+}
 _AUDIT: Final = (
     "test_audit.py",
+    "test_audit_bundle.py",
+    "test_audit_chain.py",
+    "test_audit_columns.py",
     "test_audit_files.py",
     "test_audit_forged.py",
+    "test_audit_judgement.py",
+    "test_audit_leftovers.py",
     "test_audit_levels.py",
-    "test_audit_telemetry.py",
-    "test_audit_columns.py",
+    "test_audit_order.py",
+    "test_audit_tables.py",
     "test_audit_tamper.py",
+    "test_audit_telemetry.py",
+    "test_bundle.py",
+    "test_importing.py",
+    "test_key_ring.py",
+    "test_reviews.py",
 )
 AUDIT: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
     (
@@ -43,11 +73,16 @@ AUDIT: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
     ),
     _AUDIT,
 )
+
+
+def _named(folder: str, files: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {f"{folder}/{name}": tuple(f"tests/{folder}/{test}" for test in tests) for name, tests in files.items()}
+
+
 PYTHON: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
-    "protocols": {
-        f"protocols/{name}": tuple(f"tests/protocols/{test}" for test in tests) for name, tests in PROTOCOLS.items()
-    },
-    "audit": {f"recorder/{name}": tuple(f"tests/recorder/{test}" for test in tests) for name, tests in AUDIT.items()},
+    "protocols": _named("protocols", PROTOCOLS),
+    "protocols-more": _named("protocols", PROTOCOLS_MORE),
+    "audit": _named("recorder", AUDIT),
 }
 QSA: Final = ("tracker.cpp", "prefix.cpp", "scan.cpp", "masks.cpp", "tables.h")
 """Files of `engine/src/qsa` that are changed; the suites, the native test and the Python tests of the library judge."""

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from equivalents import EQUIVALENT, reason
 from mutants import Mutant, draw
 from mutate import CHECKOUT, Result, all_mutants, survivors, table
 from python_mutants import python_mutants
+from reach import statement_lines
 
 PYTHON = b'''"""1 < 2 is no code."""
 from typing import Final
@@ -108,7 +110,17 @@ def test_a_sample_follows_from_its_seed():
     assert sample == draw(found, 50, 1)
     assert sample != draw(found, 50, 2)
     assert len({one.words for one in sample}) == 50
-    assert draw(found, 10**6, 1) == found
+    assert sorted(map(repr, draw(found, 10**6, 1))) == sorted(map(repr, found))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_beginning_of_a_sample_has_a_share_of_each_file(seed: int):
+    found = all_mutants("audit")
+    assert draw(found, 30, seed) == draw(found, 60, seed)[:30]
+    whole = Counter(one.path for one in found)
+    for size in range(0, len(found) + 1, 20):
+        counts = Counter(one.path for one in draw(found, size, seed))
+        assert all(abs(counts[path] - size * n / len(found)) < 2 for path, n in whole.items()), size
 
 
 def test_every_explained_mutant_exists_and_is_told_by_its_line():
@@ -149,9 +161,10 @@ from mutants import Mutant
 from python_mutants import python_mutants
 from python_runner import PythonRunner
 checkout, scratch = Path(sys.argv[1]), Path(sys.argv[2])
-runner = PythonRunner(checkout, scratch, least_s=1)
+runner = PythonRunner(checkout, scratch, ["m.py"], least_s=1)
 for one in python_mutants("m.py", (checkout / "m.py").read_bytes()):
-    print(one.words, "=", runner.run(one, ["test_m.py"]), flush=True)
+    ended = runner.run(one, ["test_m.py"])
+    print(one.words, "=", ended.outcome, ended.by.rpartition("::")[2], flush=True)
 """
 
 
@@ -174,14 +187,82 @@ def test_a_mutant_is_killed_survives_or_never_ends(tmp_path: Path):
     test = "from m import f, g\ndef test_f():\n    assert f(2) == 0\n    assert g(4) and not g(6)\n"
     ended = run(tmp_path / "checkout", module, test)
     assert ended.stdout.splitlines() == [
-        "m.py:2:11: n > 0 -> (n >= 0) = killed",
-        "m.py:2:15: 0 -> (1) = killed",
-        "m.py:3:9: n -= 1 -> n += 1 = timed out",
-        "m.py:3:14: 1 -> (2) = survived",
-        "m.py:6:12: n < 5 -> (n <= 5) = survived",
-        "m.py:6:16: 5 -> (6) = survived",
+        "m.py:2:11: n > 0 -> (n >= 0) = killed test_f",
+        "m.py:2:15: 0 -> (1) = killed test_f",
+        "m.py:3:9: n -= 1 -> n += 1 = timed out ",
+        "m.py:3:14: 1 -> (2) = survived ",
+        "m.py:6:12: n < 5 -> (n <= 5) = survived ",
+        "m.py:6:16: 5 -> (6) = survived ",
     ], ended.stderr
     assert (tmp_path / "checkout" / "m.py").read_text() == module
+
+
+REACHING = """
+import subprocess, sys, time
+import pytest
+from m import f, g, h
+@pytest.fixture(scope="module")
+def made():
+    return f(1)
+def test_slow():
+    time.sleep(0.3)
+    assert f(1) == 2
+def test_never_calls_f(): assert g() == 4
+def test_makes_the_fixture(made): assert made is not None
+def test_by_the_same_fixture(made): assert made == 2
+def test_by_a_process():
+    assert subprocess.run([sys.executable, "-c", "import m; exit(m.h())"], env={"PYTHONPATH": "."}).returncode == 5
+"""
+
+
+def test_a_mutant_meets_the_quickest_test_that_reaches_it_also_by_a_fixture_or_a_process(tmp_path: Path):
+    module = "A = 3\ndef f(n):\n    return n + 1\ndef g():\n    return A + 1\ndef h():\n    return 5\n"
+    ended = run(tmp_path / "checkout", module, REACHING)
+    assert ended.stdout.splitlines() == [
+        "m.py:1:5: 3 -> (4) = killed test_never_calls_f",
+        "m.py:3:12: n + 1 -> (n - 1) = killed test_by_the_same_fixture",
+        "m.py:3:16: 1 -> (2) = killed test_by_the_same_fixture",
+        "m.py:5:12: A + 1 -> (A - 1) = killed test_never_calls_f",
+        "m.py:5:16: 1 -> (2) = killed test_never_calls_f",
+        "m.py:7:12: 5 -> (6) = killed test_by_a_process",
+    ], ended.stderr
+
+
+def test_a_change_that_no_test_reaches_survives(tmp_path: Path):
+    ended = run(tmp_path / "checkout", "def f():\n    return 1\n", "import m\ndef test_m():\n    assert m\n")
+    assert ended.stdout.splitlines() == ["m.py:2:12: 1 -> (2) = survived "], ended.stderr
+
+
+def test_the_lines_of_a_statement_are_its_own_or_those_of_its_head():
+    source = b"""if (a and
+        b):
+    return c(
+        1,
+        2,
+    )
+try:
+    pass
+except (
+    ValueError
+):
+    pass
+match a:
+    case [1]:
+        for one in a: b()
+"""
+    by_line = {line: [*statement_lines(source, line)] for line in range(1, 16)}
+    assert by_line == {
+        1: [1, 2],
+        2: [1, 2],
+        **{line: [3, 4, 5, 6] for line in (3, 4, 5, 6)},
+        7: [7],
+        8: [8],
+        **{line: [9, 10, 11] for line in (9, 10, 11)},
+        12: [12],
+        13: [13],
+        14: [14],
+        15: [15],
+    }
 
 
 def test_tests_that_fail_without_a_mutant_say_nothing_about_one(tmp_path: Path):

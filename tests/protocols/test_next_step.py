@@ -65,3 +65,21 @@ def test_a_host_is_too_noisy_where_an_equal_candidate_needs_more_blocks_than_any
 ) -> None:
     passes = blocks_to_pass(sigma, margin, 0.05)
     assert is_host_too_noisy(sigma, margin, 0.05) is is_noisy is (passes is None or passes.blocks > QUIET_BLOCKS)
+
+
+def test_as_many_blocks_as_a_protocol_may_have_are_a_step_and_one_more_are_none() -> None:
+    """The noise at which the last block is just enough, found by halving."""
+    low, high = 0.01, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if blocks_to_pass(middle, 0.1, 0.05) is None else (middle, high)
+    step = blocks_to_pass(low, 0.1, 0.05)
+    assert step is not None
+    assert (step.blocks, blocks_to_pass(high, 0.1, 0.05)) == (MOST_BLOCKS, None)
+    assert MOST_BLOCKS == 64
+
+
+def test_a_chance_of_exactly_what_is_wanted_is_enough() -> None:
+    step = blocks_to_pass(0.04, 0.1, 0.05)
+    assert step is not None
+    assert blocks_to_pass(0.04, 0.1, 0.05, power=step.chance) == step

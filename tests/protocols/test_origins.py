@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.load import LIBRARY, LoadedProtocol, parse_protocol
-from protocols.origins import SUFFIX, origin_bytes, parse_origin
+from protocols.origins import SUFFIX, holds_ids, origin_bytes, parse_origin
 
 BODY = b'{"prompt":[1,2]}\n'
 
@@ -61,6 +61,22 @@ def test_any_bytes_beside_a_request_say_a_model_or_nothing(content: bytes) -> No
 def test_a_file_of_another_request_says_nothing(value: object) -> None:
     assert parse_origin(json.dumps(value).encode(), BODY) is None
     assert parse_origin(origin_bytes(BODY, "m"), BODY) == "m"
+
+
+@pytest.mark.parametrize(
+    ("body", "has_ids"),
+    [
+        (b'{"prompt":[1,2]}', True),
+        (b'{"prompt":[1,"a"]}', False),
+        (b'{"prompt":[true]}', False),
+        (b'{"prompt":"text"}', False),
+        (b'{"prompt":[1.5]}', False),
+        (b"{}", False),
+        (b"no JSON", False),
+    ],
+)
+def test_a_prompt_is_ids_only_where_every_one_is_a_whole_number(body: bytes, has_ids: bool) -> None:
+    assert holds_ids(body) is has_ids
 
 
 def test_a_bundled_request_of_another_length_is_not_said_to_be_editable(served_pair_text: str, tmp_path: Path) -> None:

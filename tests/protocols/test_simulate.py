@@ -221,6 +221,23 @@ def test_hosts_do_what_they_say(host: Host, measure: Any, expected: float | None
         assert found == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("burn_in", [True, False])
+def test_the_rate_of_a_load_is_what_the_host_makes_of_it_at_its_place(burn_in: bool) -> None:
+    """Drift and warm-up count loads from the first one on, a burn-in load included."""
+    arms = np.array([[False, True, True, False]])
+    host = Host(noise=0.0, drift=0.02, warm_up=0.04)
+    (logs,) = make_logs(host, arms, 0.01, np.random.default_rng(1), burn_in=burn_in).tolist()
+    places = range(1, 5) if burn_in else range(4)
+    lost = [0.0, math.log(0.99), math.log(0.99), 0.0]
+    assert logs == pytest.approx(
+        [
+            loss + math.log(0.98) * place / 7 - math.log(0.96) * math.exp(-place / 2)
+            for place, loss in zip(places, lost, strict=True)
+        ],
+        rel=1e-12,
+    )
+
+
 def test_a_step_of_a_host_happens_once_and_a_cold_first_load_only_without_burn_in() -> None:
     arms = np.zeros((200, 8), dtype=bool)
     stepped = make_logs(Host(noise=0.0, step=0.03), arms, 0.0, np.random.default_rng(2), burn_in=True)

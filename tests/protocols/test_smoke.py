@@ -228,6 +228,13 @@ def test_a_reference_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_smoke_reference(path) == (REFERENCE, REFERENCE.file_bytes())
 
 
+def test_the_smallest_and_the_largest_id_of_a_token_are_ids(tmp_path: Path) -> None:
+    ids = [0, 2**31 - 1]
+    path = tmp_path / "reference.json"
+    path.write_text(changed(lambda value: value["cases"][0].update(reply_tokens=ids)))
+    assert [*read_smoke_reference(path)[0].cases[0].reply_tokens] == ids
+
+
 def changed(change: Callable[[dict[str, Any]], object]) -> str:
     value = document()
     change(value)

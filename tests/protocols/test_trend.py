@@ -122,3 +122,12 @@ def test_the_work_for_many_campaigns_grows_with_n_log_n_and_the_memory_with_n(mo
     assert len(found.changes) == 7
     assert sum(places) <= 601 * campaigns * math.log2(campaigns)
     assert max(rows) == 500
+
+
+def test_a_change_whose_chance_is_just_alpha_is_not_named() -> None:
+    """Two campaigns, one place: the chance depends on nothing but their scores."""
+    points = [Point(name="a", change=0.0, error=0.01, df=5), Point(name="b", change=0.02, error=0.01, df=5)]
+    (change,) = find_trend(points, alpha=1.1).changes
+    assert 0 < change.p < 1
+    assert find_trend(points, alpha=change.p).changes == ()
+    assert find_trend(points, alpha=change.p + 1e-9).changes == (change,)

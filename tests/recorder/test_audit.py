@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 import sqlite3
@@ -14,8 +15,10 @@ from protocols.errors import HostError, UsageError
 from recorder import audit as audit_module
 from recorder.audit import LEVELS, audit_store
 from recorder.audit_context import Audit, place_of
+from recorder.bundle import unpack_bundle, write_bundle
 from recorder.key_ring import trusted_keys
 from recorder.keys import Signer, load_signer
+from recorder.manifest import read_manifest
 from recorder.store import Store
 from recorder.tables import DERIVED
 
@@ -39,13 +42,41 @@ def test_a_whole_store_has_no_findings_and_is_not_partial(store_root: Path):
 
 
 def test_each_check_says_how_many_things_it_looked_at(store_root: Path):
-    items = {check.label: check.items for check in audit_store(store_root).checks}
     with Store.open(store_root, read_only=True) as store:
-        kinds = [entry.kind for entry in store.entries()]
-    n_blobs = sum(path.is_file() for path in (store_root / "blobs").rglob("*"))
-    assert (items["chain"], items["locks"], items["blobs"]) == (len(kinds), len(kinds), n_blobs)
-    assert (items["checkpoints"], items["requests"]) == (kinds.count("checkpoint.signed"), 12)
-    assert (items["gates"], items["verdict"]) == (6, 1)
+        kinds, lock = [entry.kind for entry in store.entries()], store.lock_of("latest").lock_bytes()
+    files = [path.relative_to(store_root).parts for path in store_root.rglob("*") if path.is_file()]
+    with contextlib.closing(sqlite3.connect(store_root / "assay.sqlite")) as connection:
+        n_objects = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        counts = [connection.execute(f"SELECT count(*) FROM {one.name}").fetchone()[0] for one in DERIVED]
+    result = audit_store(store_root, head=audit_store(store_root).head, against=lock)
+    assert {check.label: check.items for check in result.checks} == {
+        **dict.fromkeys(("entries", "chain", "locks"), len(kinds)),
+        "checkpoints": kinds.count("checkpoint.signed"),
+        "head": 1,
+        "files": len(files),
+        "order": 1 + 4,  # a campaign and its loads
+        "blobs": sum(parts[0] == "blobs" for parts in files),
+        "copies": sum(parts[0] in {"campaigns", "checkpoints", "keys"} for parts in files),
+        "database": 3 + 1 + n_objects,  # pragmas, the revision, tables and indices
+        "rows": sum(counts),
+        "promises": 10,
+        "requests": 12,
+        "gates": 6,
+        "verdict": 1,
+        "against": 1,
+        **dict.fromkeys(("manifest", "reviews", "imports", "telemetry"), 0),
+    }
+
+
+def test_reviews_imports_and_a_manifest_are_counted_too(full: Path, tmp_path: Path):
+    result = audit_store(full)
+    items = {check.label: check.items for check in result.checks}
+    assert (items["reviews"], items["imports"], result.counts["imports"]) == (1, 1, 1)
+    unpack_bundle(write_bundle(full, tmp_path / "b.zst").path, tmp_path / "u")
+    manifest = read_manifest(tmp_path / "u")
+    assert manifest is not None
+    items = {check.label: check.items for check in audit_store(tmp_path / "u").checks}
+    assert items["manifest"] == 3 + len(manifest.files), "store, entries and root, and each file"
 
 
 def test_a_ledger_without_any_entry_leaves_every_other_check_out(store_root: Path, tmp_path: Path):
@@ -74,7 +105,7 @@ def test_a_finding_names_entry_and_member_and_shows_no_more_than_300_characters(
 
 def test_every_check_is_in_the_numbered_list_of_the_module():
     text = audit_module.__doc__ or ""
-    listed = [*(check[:3] for check in audit_module._CHECKS), audit_module._IMPORTS]
+    listed = [*(check[:3] for check in audit_module._CHECKS), audit_module._IMPORTS, audit_module._TELEMETRY[:3]]
     for number, label, level in listed:
         assert f"{number:2d}. ``{label}``" in text
         assert level in LEVELS

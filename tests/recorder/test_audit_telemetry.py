@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recorder.audit import AuditResult, audit_store
-from recorder.audit_telemetry import sample_problems
+from recorder.audit_telemetry import _described, _field_problems, sample_problems
 from recorder.bundle import unpack_bundle, write_bundle
 from recorder.redaction import parse_rule
 from recorder.telemetry.gpu_metrics import RAW_PREFIX, decode, fields_of, layout
@@ -143,6 +143,37 @@ def test_samples_that_their_bytes_do_not_give_are_found_and_named(fast_path: Pat
     assert any(place in one.place and message in one.message for one in result.findings), result.findings[:3]
     assert "samples.jsonl" in result.findings[0].place
     assert result.trust == "SELF_CONSISTENT"
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        (with_reading(1, POWER, lambda one: replace(one, raw=one.raw - 1000)), lambda value: (value, value - 1000)),
+        (with_reading(1, POWER, lambda one: replace(one, raw=None, status="error")), lambda value: (value, "error")),
+        (with_reading(1, POWER, lambda _: None), lambda value: (value, None)),
+        (with_reading(2, POWER, lambda one: replace(one, raw=7, status="ok")), lambda _: (None, 7)),
+    ],
+)
+def test_what_the_bytes_give_and_what_stands_there_is_shown(change, shown):
+    (problem,) = sample_problems([*FIELDS.values()], change(samples()))
+    assert (problem.expected, problem.found) == shown(decode(table(1)).values[POWER])
+
+
+@pytest.mark.parametrize(
+    ("source", "is_known"),
+    [
+        (f"{PATH} v3.0 socket_power", True),
+        (f"{PATH} v3.99 socket_power", False),
+        (f"{PATH} v3 socket_power", False),
+        ("made up", False),
+    ],
+)
+def test_a_field_of_an_unknown_table_is_described_by_none(source: str, is_known: bool):
+    field = replace(FIELDS[POWER], source=source)
+    assert _described(field) == (FIELDS[POWER] if is_known else None)
+    problems = [*_field_problems([field])]
+    assert [one.place for one in problems] == ([] if is_known else [f"field {field.key}"])
+    assert all((one.expected, one.found) == (None, field) for one in problems)
 
 
 def test_a_table_or_a_reading_that_stands_there_twice_is_found():

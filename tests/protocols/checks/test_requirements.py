@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from protocols.check_rules import judge_check
 from protocols.checks.requirements import MAX_OUTPUT_BYTES, RequirementsCheck
@@ -140,3 +141,14 @@ def test_a_list_that_cannot_hold_is_refused_at_its_key(edited: Edit, requirement
         edited((limits, check), (gates, f"{gates}  - {{id: g, kind: check, check: c}}\n"))
     found = caught.value.lines()
     assert any(words in line and "edited.yaml:" in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("word", "is_word"), [("x", True), ("x" * 4096, True), ("x" * 4097, False), ("", False), ("a\0b", False)]
+)
+def test_a_word_has_one_to_4096_characters_and_no_nul(word: str, is_word: bool) -> None:
+    if is_word:
+        assert check_of(run=["./run", word]).requirements[0].run[1] == word
+    else:
+        with pytest.raises(ValidationError):
+            check_of(run=["./run", word])
