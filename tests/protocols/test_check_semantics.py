@@ -66,6 +66,18 @@ def test_two_gates_that_expect_opposite_things_of_one_check_are_refused(edited: 
     assert any("gates[1].expect: found expect: FAIL, and the gate one expects PASS" in line for line in found), found
 
 
+def test_a_control_in_one_of_two_equal_arms_is_refused_once_for_all_checks(edited: Edit) -> None:
+    gates = ("id: one, kind: check, check: c, arm: baseline, expect: FAIL", "id: two, kind: check, check: c")
+    words = (
+        "arms.candidate: the arms are the same, and one must FAIL what the other must PASS: c; name the other engine"
+    )
+    found = problems(edited, ("layout_salt: 2", "layout_salt: 1"), *with_check("kind: mapping_grid", *gates))
+    assert [words in line for line in found] == [True], found
+    assert edited(*with_check("kind: mapping_grid", *gates)), "two engines may differ in it"
+    equal = (gates[0].replace("FAIL", "PASS"), gates[1])
+    assert edited(("layout_salt: 2", "layout_salt: 1"), *with_check("kind: mapping_grid", *equal)), "an A/A may agree"
+
+
 def test_a_control_of_an_arm_without_a_fault_is_a_warning(edited: Edit) -> None:
     loaded = edited(*with_check("kind: mapping_grid", "id: one, kind: check, check: c, expect: FAIL"))
     lines = [warning.line() for warning in loaded.warnings]
