@@ -147,3 +147,12 @@ def test_what_is_left_of_one_check_is_counted(edited: Any) -> None:
     assert block_rows(loaded.protocol.checks[0]) == 15
     loaded = edited(*with_check("kind: mapping_grid"))
     assert block_rows(loaded.protocol.checks[0]) == 0
+
+
+def test_a_long_list_of_names_does_not_hide_the_nearest(edited: Edit) -> None:
+    gates = [f"id: g{number}, kind: check, check: c, required: false" for number in range(20)]
+    found = problems(edited, *with_check("kind: mapping_grid", *gates), ("after: [complete, tokens, work]", "after: [complete, tokens, wrok]"))  # fmt: skip
+    known = next(line for line in found if "wrok" in line)
+    assert "found the unknown gate wrok, expected one of " in known
+    assert known.endswith("; write work, or remove the name")
+    assert "g19" not in known
