@@ -177,3 +177,20 @@ def test_a_replayed_file_whose_histories_mean_different_things_is_refused(world:
     path.write_text(json.dumps({"assay_search": 1, "findings": [{"case": wrong.model_dump(mode="json")}]}))
     ended = world.run("search", TINY_A, "--build", build.folder, "--replay", path)
     assert (ended.code, "do not mean the same" in ended.err) == (2, True)
+
+
+def test_a_finding_that_is_played_on_another_model_says_so(world: Any, tmp_path: Path) -> None:
+    build = built("tests")
+    with Player(build, TINY_A) as player:
+        case = draw_case("copied=single", 1, 0, player.abilities)
+        own = {"model": TINY_A.name, "vocabulary": player.vocabulary}
+    path = tmp_path / "found.json"
+    for said, is_told in (
+        (own, False),
+        ({}, False),
+        (own | {"model": "another.gguf"}, True),
+        (own | {"vocabulary": 3}, True),
+    ):
+        path.write_text(json.dumps({"assay_search": 1, **said, "findings": [{"case": case.model_dump(mode="json")}]}))
+        ended = world.run("search", TINY_A, "--build", build.folder, "--replay", path)
+        assert (ended.code, "other weights, other logits" in ended.err) == (0, is_told), said
