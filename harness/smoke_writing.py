@@ -108,6 +108,7 @@ def _engine(loaded: LoadedProtocol, name: Arm, base: Path, log: Log) -> SmokeEng
     build = prepare_build(arm, name=name, base=base, cache=cache, log=log)
     settings, environment = protocol.settings_of(name), arm.environment
     if build is not None:
+        log(f"the {name} is the build {build.folder} (`assay engine pack` takes it to another host)")
         return smoke_engine(build.folder, settings, model, build=build, environment=environment)
     assert isinstance(arm.engine, LlamaServerEngine)  # noqa: S101 - the only kind that is left
     path = (base / Path(arm.engine.path).expanduser()).absolute()
