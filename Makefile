@@ -156,7 +156,7 @@ $(STAMPS)/dependencies: pyproject.toml .ci/requirements $(WHEELS)/ggml | $(STAMP
 
 # A wheel, never an editable install: what is tested is what a user gets.
 $(STAMPS)/assay: $(STAMPS)/dependencies $(SOURCES) $(PACKAGE)
-	@echo "compiling the engine and installing Assay (the first time a minute on two idle cores, 4 to 11 on busy ones)"
+	@echo "compiling the engine and installing Assay (the first time a minute on two idle cores, 4 to 18 on busy ones)"
 	@rm -rf .cache/dist && mkdir -p .cache/dist
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PATIENTLY) $(PIP) wheel --no-cache-dir --no-build-isolation --no-deps \
 	    --wheel-dir .cache/dist --config-settings=build-dir=.cache/build .
