@@ -54,13 +54,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "a bound is asked whether it is above the cells of a stream, which has one at least",
     ),
     Equivalent(
-        "recorder/audit_context.py",
-        "self.items = 0",
-        "0",
-        "(1)",
-        "each check sets it to 0 before anything is counted",
-    ),
-    Equivalent(
         "recorder/audit_tables.py",
         "if missing < 0:",
         "missing < 0",
