@@ -33,6 +33,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "the allowance for rounding has no side of its own",
     ),
     Equivalent(
+        "protocols/simulate.py",
+        "logs += math.log1p(-host.slow_by) * (source.random(arms.shape) < host.slow_share)",
+        "source.random(arms.shape) < host.slow_share",
+        "(source.random(arms.shape) <= host.slow_share)",
+        "a draw is a multiple of 2**-53 below 1: no share of a published host is one",
+    ),
+    Equivalent(
         "protocols/comparators.py",
         "return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)",
         "0",
