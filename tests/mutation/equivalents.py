@@ -40,6 +40,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "a draw is a multiple of 2**-53 below 1: no share of a published host is one",
     ),
     Equivalent(
+        "protocols/simulate.py",
+        "for row, flags in zip(logs, arms, strict=True):",
+        "True",
+        "(False)",
+        "both have a row for each campaign of the batch",
+    ),
+    Equivalent(
         "protocols/comparators.py",
         "return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)",
         "0",
