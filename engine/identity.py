@@ -20,6 +20,7 @@ from protocols.errors import EngineError
 from protocols.paths import is_file
 
 RECEIPT_NAME: Final = "receipt.json"
+_WORD_LENGTH: Final = 256
 # What decides how text becomes ids, in this order. Absent keys count as absent, so that two files
 # that differ only in whether they name a key have different hashes.
 _TOKENIZER_KEYS: Final = (
@@ -81,12 +82,17 @@ class ModelIdentity:
         return lock.ModelIdentity(
             sha256=self.sha256,
             bytes=self.bytes,
-            architecture=self.architecture or None,
-            name=self.name or None,
+            architecture=_word(self.architecture),
+            name=_word(self.name),
             parameters=self.parameters,
             tokenizer_sha256=self.tokenizer_sha256,
             chat_template_sha256=self.chat_template_sha256,
         )
+
+
+def _word(text: str | None) -> str | None:
+    """Return what a file says of itself, cut to what a lock holds: its hash names it, whatever it says."""
+    return (text or "")[:_WORD_LENGTH] or None
 
 
 def identify_file(path: Path, *, name: str | None = None) -> FileIdentity:

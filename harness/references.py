@@ -12,7 +12,7 @@ from typing import Final
 
 from engine.build import LIBRARY
 from engine.faults import known_faults
-from engine.gguf_header import load_header
+from engine.gguf_header import GgufHeader, load_header
 from engine.identity import identify_executable, identify_file
 from engine.models import known_models
 from protocols.check_semantics import check_model
@@ -41,14 +41,36 @@ def _models(protocol: Protocol, base: Path) -> Iterator[Finding]:
         yield unknown(("model", "name"), "model", model.name, known_models())
     if model.path is not None and not is_file(_below(base, model.path)):
         yield _missing(("model", "path"), "model file", model.path)
-    elif model.path is not None and any(check.MODEL for check in protocol.checks):
-        name = load_header(_below(base, model.path)).text("general.name") or model.path
-        for index, check in enumerate(protocol.checks):
-            yield from check_model(check, name, ("checks", index))
+    elif model.path is not None:
+        yield from _model_file(protocol, base, model.path)
     for name in _MODEL_FILES:
         reference = getattr(model, name)
+        place = ("model", name, "path")
         if reference is not None and not is_file(_below(base, reference.path)):
-            yield _missing(("model", name, "path"), "file", reference.path)
+            yield _missing(place, "file", reference.path)
+        elif (
+            reference is not None and name == "draft" and isinstance(read := _header(base, reference.path), EngineError)
+        ):
+            yield _unreadable(place, reference.path, read)
+
+
+def _model_file(protocol: Protocol, base: Path, path: str) -> Iterator[Finding]:
+    """Find what keeps a file from being the model: its header, and checks that are made for another model."""
+    read = _header(base, path)
+    if isinstance(read, EngineError):
+        yield _unreadable(("model", "path"), path, read)
+        return
+    name = read.text("general.name") or path
+    for index, check in enumerate(protocol.checks):
+        yield from check_model(check, name, ("checks", index))
+
+
+def _header(base: Path, path: str) -> GgufHeader | EngineError:
+    """Return the header of a model file, or why there is none."""
+    try:
+        return load_header(_below(base, path))
+    except EngineError as error:
+        return error
 
 
 def _engines(protocol: Protocol, base: Path) -> Iterator[Finding]:
@@ -145,6 +167,10 @@ def _bundled(place: tuple[str | int, ...], name: str, server: Path) -> Finding:
 def _missing(path: tuple[str | int, ...], what: str, name: str) -> Finding:
     message = f"there is no {what} {name}; a relative path starts at the protocol's folder"
     return Finding(path=path, message=message, hint="correct the path")
+
+
+def _unreadable(path: tuple[str | int, ...], name: str, error: EngineError) -> Finding:
+    return Finding(path=path, message=f"{name} is no model file: {error}", hint=error.hint)
 
 
 def _below(base: Path, path: str) -> Path:

@@ -20,6 +20,7 @@ from protocols.checks.stored_reference import StoredReferenceCheck
 from protocols.findings import Finding, unknown
 from protocols.gate_schema import CheckGate
 from protocols.measurements import ARMS, Arm
+from protocols.plain_text import one_line
 from protocols.schema import BundledEngine, Protocol
 from protocols.yaml_tree import PathPart
 
@@ -31,6 +32,7 @@ SERVED_SECRETS = 2
 MOST_CONTEXT_TOKENS = 16_777_216
 """As for `settings.context_tokens`."""
 BEFORE_IMAGE = 64
+SHOWN_NAME = 80
 QUESTION_TOKENS = 2
 
 
@@ -54,8 +56,9 @@ def check_checks(protocol: Protocol) -> Iterator[Finding]:
 def check_model(check: Check, name: str | None, path: Path) -> Iterator[Finding]:
     """Refuse a check over another model than the one that it is made for; nothing is said where no name is known."""
     if check.MODEL is not None and name is not None and name != check.MODEL:
+        shown = one_line(name if len(name) <= SHOWN_NAME else f"{name[:SHOWN_NAME]}...")  # a file may claim any name
         message = (
-            f"{check.kind} asks for private codes, which only {check.MODEL} gives back, and the model here is {name}"
+            f"{check.kind} asks for private codes, which only {check.MODEL} gives back, and the model here is {shown}"
         )
         hint = f"write model: {{name: {check.MODEL}}}, or remove the check and its gates"
         yield Finding(path=path, message=message, hint=hint)

@@ -293,6 +293,13 @@ def test_a_model_is_named_by_its_bytes_and_by_what_decides_text(tmp_path: Path, 
     assert found.locked().tokenizer_sha256 == found.tokenizer_sha256
 
 
+def test_what_a_model_says_of_itself_is_cut_to_what_a_lock_holds(tmp_path: Path, gguf_bytes: Encode) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes({"general.name": "n" * 257, "general.architecture": ""}))
+    found = identify_model(path).locked()
+    assert (found.name, found.architecture) == ("n" * 256, None)
+
+
 @pytest.mark.parametrize(
     "change",
     [
