@@ -6,12 +6,12 @@ Asked at plan time, before anything is built or downloaded. Each refusal stands 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from engine.build import LIBRARY
-from engine.faults import known_faults
+from engine.faults import known_faults, value_problem
 from engine.gguf_header import GgufHeader, load_header
 from engine.identity import identify_executable, identify_file
 from engine.models import known_models
@@ -79,10 +79,7 @@ def _engines(protocol: Protocol, base: Path) -> Iterator[Finding]:
         place = ("arms", name, "engine")
         match engine:
             case BundledEngine():
-                known = known_faults()
-                for index, fault in enumerate(engine.faults):
-                    if fault.split("=")[0] not in known:
-                        yield unknown((*place, "faults", index), "fault", fault, known)
+                yield from _faults(engine.faults, (*place, "faults"))
             case FolderEngine():
                 if not is_file(_below(base, engine.path) / RECEIPT):
                     yield _missing((*place, "path"), "build (a folder with receipt.json)", engine.path)
@@ -94,6 +91,16 @@ def _engines(protocol: Protocol, base: Path) -> Iterator[Finding]:
                     yield _bundled(place, engine.path, server)
             case _:
                 pass
+
+
+def _faults(faults: Sequence[str], place: tuple[str | int, ...]) -> Iterator[Finding]:
+    """Find faults that the bundled source does not know, and numbers that its build does not take."""
+    known = known_faults()
+    for index, fault in enumerate(faults):
+        if fault.split("=")[0] not in known:
+            yield unknown((*place, index), "fault", fault, known)
+        elif (problem := value_problem(fault)) is not None:
+            yield Finding(path=(*place, index), message=problem)
 
 
 def _requirements(protocol: Protocol, base: Path) -> Iterator[Finding]:

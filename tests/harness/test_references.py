@@ -59,6 +59,10 @@ def test_a_model_that_is_not_there_is_refused(world: Any, model: str, place: str
         (f"kind: folder, path: {LONG}", "path", "there is no build (a folder with receipt.json) xxx"),
         ("kind: folder, path: engines", "path", "there is no build (a folder with receipt.json) engines"),
         ("kind: bundled, faults: [leak, position-only-block]", "faults[1]", "write position-only-blocks"),
+        ("kind: bundled, faults: [slow-decode]", "faults[0]", "expected slow-decode=P with P from 1 to 95"),
+        ("kind: bundled, faults: [slow-decode=96]", "faults[0]", "expected slow-decode=P with P from 1 to 95"),
+        ("kind: bundled, faults: [slow-decode=0]", "faults[0]", "expected slow-decode=P with P from 1 to 95"),
+        ("kind: bundled, faults: [leak=3]", "faults[0]", "found leak=3, and leak takes no number"),
     ],
 )
 def test_an_engine_that_is_not_there_is_refused(world: Any, engine: str, key: str, words: str) -> None:
