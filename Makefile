@@ -18,6 +18,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 STAMPS := .venv/stamps
+# pip says nothing while it compiles or downloads for minutes.
+PATIENTLY := $(PYTHON) .ci/patiently
 # On two cores the first option's kernels multiply up to 2.5 times as fast. With the second, products of F16 numbers are
 # summed in single precision everywhere: where AVX512-FP16 exists, this ggml would sum them in half precision, which
 # changes token ids. pip's own cache ignores the arguments.
@@ -140,23 +142,23 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(WHEELS)/ggml: | $(STAMPS)/venv
-	@echo "building $(GGML) with $(GGML_ARGUMENTS) (once: a minute on two idle cores, 4 to 11 on busy ones, without a word)"
+	@echo "building $(GGML) with $(GGML_ARGUMENTS) (once: a minute on two idle cores, 4 to 11 on busy ones)"
 	@mkdir -p $(WHEELS) && rm -f $(WHEELS)/ggml_python-*.whl
-	@CMAKE_ARGS="$(GGML_ARGUMENTS)" $(PIP) wheel --no-cache-dir --no-deps --wheel-dir $(WHEELS) $(GGML)
+	@CMAKE_ARGS="$(GGML_ARGUMENTS)" $(PATIENTLY) $(PIP) wheel --no-cache-dir --no-deps --wheel-dir $(WHEELS) $(GGML)
 	@echo "$(GGML) $(GGML_ARGUMENTS)" > $@
 
 $(STAMPS)/dependencies: pyproject.toml .ci/requirements $(WHEELS)/ggml | $(STAMPS)/venv
 	@echo "installing what Assay is built with and runs with"
 	@$(PIP) install --no-deps --force-reinstall $(WHEELS)/ggml_python-*.whl
 	@$(BIN)/python .ci/requirements build run > .cache/requirements.txt
-	@$(PIP) install -r .cache/requirements.txt
+	@$(PATIENTLY) $(PIP) install -r .cache/requirements.txt
 	@touch $@
 
 # A wheel, never an editable install: what is tested is what a user gets.
 $(STAMPS)/assay: $(STAMPS)/dependencies $(SOURCES) $(PACKAGE)
-	@echo "compiling the engine and installing Assay (the first time a minute on two idle cores, 4 to 11 on busy ones, without a word)"
+	@echo "compiling the engine and installing Assay (the first time a minute on two idle cores, 4 to 11 on busy ones)"
 	@rm -rf .cache/dist && mkdir -p .cache/dist
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) wheel --no-cache-dir --no-build-isolation --no-deps \
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PATIENTLY) $(PIP) wheel --no-cache-dir --no-build-isolation --no-deps \
 	    --wheel-dir .cache/dist --config-settings=build-dir=.cache/build .
 	@$(PIP) install --no-deps --force-reinstall .cache/dist/assay-*.whl
 	@touch $@
@@ -164,11 +166,11 @@ $(STAMPS)/assay: $(STAMPS)/dependencies $(SOURCES) $(PACKAGE)
 $(STAMPS)/test: $(STAMPS)/assay pyproject.toml
 	@echo "installing what the tests need"
 	@$(BIN)/python .ci/requirements test > .cache/requirements-test.txt
-	@$(PIP) install -r .cache/requirements-test.txt
+	@$(PATIENTLY) $(PIP) install -r .cache/requirements-test.txt
 	@touch $@
 
 $(STAMPS)/clients $(STAMPS)/bench $(STAMPS)/fuzz: $(STAMPS)/%: $(STAMPS)/test
 	@echo "installing what only make $* needs"
 	@$(BIN)/python .ci/requirements $* > .cache/requirements-$*.txt
-	@$(PIP) install -r .cache/requirements-$*.txt
+	@$(PATIENTLY) $(PIP) install -r .cache/requirements-$*.txt
 	@touch $@

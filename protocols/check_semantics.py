@@ -51,6 +51,7 @@ def check_checks(protocol: Protocol) -> Iterator[Finding]:
         yield from check_model(check, protocol.model.name, ("checks", index))
         yield from _check_sizes(protocol, check, ("checks", index))
     yield from _check_contradictions(protocol)
+    yield from _check_equal_arms(protocol)
 
 
 def check_model(check: Check, name: str | None, path: Path) -> Iterator[Finding]:
@@ -101,6 +102,25 @@ def _check_contradictions(protocol: Protocol) -> Iterator[Finding]:
                 "arm: both can never hold"
             )
             yield Finding(path=("gates", index, "expect"), message=message, hint=f"remove {before.id} or {gate.id}")
+
+
+def has_equal_arms(protocol: Protocol) -> bool:
+    """Whether both arms are one engine with one environment and the same settings, as far as the protocol says."""
+    baseline, candidate = protocol.arms.baseline, protocol.arms.candidate
+    is_same_engine = baseline.engine == candidate.engine and baseline.environment == candidate.environment
+    return is_same_engine and protocol.settings_of("baseline") == protocol.settings_of("candidate")
+
+
+def _check_equal_arms(protocol: Protocol) -> Iterator[Finding]:
+    """Find a check that must FAIL in one arm and PASS in the other, where both are the same: once, for all of them."""
+    if not has_equal_arms(protocol):
+        return
+    gates = [gate for gate in protocol.gates if isinstance(gate, CheckGate)]
+    fails = {(gate.check, gate.arm) for gate in gates if gate.expect == "FAIL"}
+    split = sorted({gate.check for gate in gates if gate.expect == "PASS" and (gate.check, _other(gate.arm)) in fails})
+    if split:
+        message = f"the arms are the same, and one must FAIL what the other must PASS: {', '.join(split)}"
+        yield Finding(path=("arms", "candidate"), message=message, hint="name the other engine in one of the arms")
 
 
 def _check_sizes(protocol: Protocol, check: Check, path: Path) -> Iterator[Finding]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from protocols.yaml_tree import PathPart
 
+_MOST_LISTED = 20
+"""Names that are listed beside the nearest one: more would hide it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -30,5 +33,7 @@ def unknown(path: tuple[PathPart, ...], what: str, word: str, known: Iterable[st
     names = sorted(known)
     near = nearest(word, names)
     listed = ", ".join(names) if names else "none, because there is none"
+    if near is not None and len(names) > _MOST_LISTED:
+        listed = f"{len(names)}"
     hint = None if near is None else f"write {near}"
     return Finding(path=path, message=f"found the unknown {what} {word}, expected one of {listed}", hint=hint)

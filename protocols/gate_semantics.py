@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 
 from protocols.canonical import decimal_text
@@ -142,7 +143,9 @@ def _check_loss(protocol: Protocol, gate: LossGate, path: Path) -> Iterator[Find
             message = "found the gate itself, expected gates that come before it"
             yield Finding(path=(*path, "after", place), message=message, hint="remove it")
         elif name not in gates:
-            yield unknown((*path, "after", place), "gate", name, [other for other in gates if other != gate.id])
+            others = [other for other in gates if other != gate.id and other not in gate.after]
+            finding = unknown((*path, "after", place), "gate", name, others)
+            yield replace(finding, hint=f"{finding.hint}, or remove the name" if finding.hint else "remove the name")
     equal_first = [gates[name] for name in gate.after if name in gates]
     is_known = any(workload.id == gate.workload for workload in protocol.workloads)
     if is_known and not any(

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from protocols.check_semantics import check_checks
+from protocols.check_semantics import check_checks, has_equal_arms
 from protocols.endpoint_semantics import check_endpoints, is_one_address
 from protocols.findings import Finding
 from protocols.gate_schema import CheckGate, LossGate, ScreenLossGate
@@ -86,10 +86,7 @@ def _check_arms(protocol: Protocol) -> Iterator[Finding]:
             if kinds and protocol.expect is None and name not in controls:
                 message = "the arm has a known fault, and the protocol states no expected verdict"
                 yield Finding(path=path, message=message, hint="write expect: FAIL", is_warning=True)
-    baseline, candidate = protocol.arms.baseline, protocol.arms.candidate
-    is_same_engine = baseline.engine == candidate.engine and baseline.environment == candidate.environment
-    is_same_engine = is_same_engine and protocol.telemetry.off_in is None and not is_one_address(protocol)
-    if is_same_engine and protocol.settings_of("baseline") == protocol.settings_of("candidate"):
+    if has_equal_arms(protocol) and protocol.telemetry.off_in is None and not is_one_address(protocol):
         message = "the candidate is the same as the baseline: this compares an engine with itself (A/A)"
         yield Finding(path=("arms", "candidate"), message=message, is_warning=True)
 

@@ -71,6 +71,18 @@ def test_two_gates_that_expect_opposite_things_of_one_check_are_refused(edited: 
     assert any("gates[1].expect: found expect: FAIL, and the gate one expects PASS" in line for line in found), found
 
 
+def test_a_control_in_one_of_two_equal_arms_is_refused_once_for_all_checks(edited: Edit) -> None:
+    gates = ("id: one, kind: check, check: c, arm: baseline, expect: FAIL", "id: two, kind: check, check: c")
+    words = (
+        "arms.candidate: the arms are the same, and one must FAIL what the other must PASS: c; name the other engine"
+    )
+    found = problems(edited, ("layout_salt: 2", "layout_salt: 1"), *with_check("kind: mapping_grid", *gates))
+    assert [words in line for line in found] == [True], found
+    assert edited(*with_check("kind: mapping_grid", *gates)), "two engines may differ in it"
+    equal = (gates[0].replace("FAIL", "PASS"), gates[1])
+    assert edited(("layout_salt: 2", "layout_salt: 1"), *with_check("kind: mapping_grid", *equal)), "an A/A may agree"
+
+
 def test_a_control_of_an_arm_without_a_fault_is_a_warning(edited: Edit) -> None:
     loaded = edited(*with_check("kind: mapping_grid", "id: one, kind: check, check: c, expect: FAIL"))
     lines = [warning.line() for warning in loaded.warnings]
@@ -140,3 +152,12 @@ def test_what_is_left_of_one_check_is_counted(edited: Any) -> None:
     assert block_rows(loaded.protocol.checks[0]) == 15
     loaded = edited(*with_check("kind: mapping_grid"))
     assert block_rows(loaded.protocol.checks[0]) == 0
+
+
+def test_a_long_list_of_names_does_not_hide_the_nearest(edited: Edit) -> None:
+    gates = [f"id: g{number}, kind: check, check: c, required: false" for number in range(20)]
+    found = problems(edited, *with_check("kind: mapping_grid", *gates), ("after: [complete, tokens, work]", "after: [complete, tokens, wrok]"))  # fmt: skip
+    known = next(line for line in found if "wrok" in line)
+    assert "found the unknown gate wrok, expected one of " in known
+    assert known.endswith("; write work, or remove the name")
+    assert "g19" not in known
