@@ -9,6 +9,7 @@ from recorder.store import CampaignSummary
 from reports import style
 from reports.check_table import check_rows, check_summary
 from reports.claims import claims_of, control_lines, explanation_lines, failed_loads, headline, untouched
+from reports.earlier import earlier_lines
 from reports.facts import Facts, LoadFact
 
 SPEED_KINDS = frozenset({"loss", "screen_loss"})
@@ -26,6 +27,7 @@ def show_verdict(console: Console, facts: Facts) -> None:
     ]
     if rows := check_rows(facts):
         lines += [*check_summary(rows), untouched(facts)]
+    lines += earlier_lines(facts)
     lines += [f"{TITLES[claim.kind]}: {claim.text}" for claim in chosen]
     console.show(panel("Verdict", status, [line for line in lines if line]))
     console.show(

@@ -117,7 +117,7 @@ class SearchResult:
     findings: list[Finding] = field(default_factory=list)
 
     def document(self) -> dict[str, JsonValue]:
-        """Return everything for machines; `replayed_cases` reads it."""
+        """Return everything for machines; `replayed_search` reads it."""
         return {
             "assay_search": 1,
             "model": self.model,
@@ -166,8 +166,16 @@ class _Document(Part):
     laws: Mapping[str, Any] = Field(default_factory=dict)
 
 
-def replayed_cases(path: Path) -> Sequence[Case]:
-    """Return the cases of a document that a search wrote. ProtocolError names what is wrong in it."""
+class ReplayedSearch(NamedTuple):
+    """What a search wrote: the cases that it found, and the model's file name and vocabulary ("" and 0: not said)."""
+
+    cases: Sequence[Case]
+    model: str
+    vocabulary: int
+
+
+def replayed_search(path: Path) -> ReplayedSearch:
+    """Return what a document of a search says. ProtocolError names what is wrong in it."""
     try:
         content = read_given(path)
     except OSError as error:
@@ -175,7 +183,7 @@ def replayed_cases(path: Path) -> Sequence[Case]:
     tree = parse_yaml(content, str(path))  # JSON is YAML; this one knows lines
     value = plain_value(tree.root)
     try:
-        return [one.case for one in _Document.model_validate(value).findings]
+        document = _Document.model_validate(value)
     except ValidationError as error:
         problems = [*tree.problems, *schema_problems(error, tree, _Document)]
         if not (isinstance(value, dict) and "assay_search" in value):
@@ -183,6 +191,7 @@ def replayed_cases(path: Path) -> Sequence[Case]:
             problems = [Problem(where=f"{path}:1", message="this file holds no findings of `assay search`", hint=hint)]
             problems += schema_problems(error, tree, _Document)
         raise ProtocolError.from_problems(str(path), problems) from None
+    return ReplayedSearch([one.case for one in document.findings], document.model, document.vocabulary)
 
 
 def judged(comparison: Comparison, promise: Promise) -> Judgement:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocols.canonical import canonical_bytes, sha256_hex
+from protocols.canonical import JsonValue, canonical_bytes, sha256_hex
 from protocols.lock import Lock
 from protocols.schema import Protocol
 from recorder.campaign_state import CampaignState, read_campaigns
@@ -49,14 +49,16 @@ class Attempt:
 
 
 def questions_of(lock: Lock, protocol: Protocol) -> tuple[Question, ...]:
-    """Return the questions of a campaign: one for each workload and metric that a gate judges."""
+    """Return the questions of a campaign: one for each workload and metric that a gate judges.
+
+    Exact tokens are a metric beside the rates, so that a campaign without a clock meets one with it.
+    """
     asked = {(gate.workload, gate.metric) for gate in protocol.gates if gate.kind in {"loss", "screen_loss"}}
     exact = {(gate.workload, "exact") for gate in protocol.gates if gate.kind == "exact_tokens"}
     found = []
-    for workload, metric in sorted(asked or exact):
-        baseline = lock.arms["baseline"]
+    for workload, metric in sorted(asked | exact):
         parts = {
-            "baseline": sorted([file.name, file.sha256] for file in baseline.files) or dict(baseline.settings),
+            "baseline": _baseline(lock),
             "model": lock.model_sha256(),
             "request": lock.requests[protocol.workload(workload).request],
             "metric": metric,
@@ -64,6 +66,53 @@ def questions_of(lock: Lock, protocol: Protocol) -> tuple[Question, ...]:
         digest = sha256_hex(canonical_bytes(parts))
         found.append(Question(name=lock.protocol_id, workload=workload, metric=metric, digest=digest))
     return tuple(found)
+
+
+def _baseline(lock: Lock) -> JsonValue:
+    baseline = lock.arms["baseline"]
+    files: list[JsonValue] = [
+        [name, sha256] for name, sha256 in sorted((one.name, one.sha256) for one in baseline.files)
+    ]
+    return files or dict(baseline.settings)
+
+
+def earlier_attempts(store: Store, campaign_id: str) -> tuple[Attempt, ...]:
+    """Return the campaigns of the store itself that were locked before this one and asked its question, oldest first.
+
+    Each as it stood when this one was locked, so that what is told of it never changes. Only locks and protocols are
+    read, which every bundle keeps. Raises `EvidenceError` where one cannot be read.
+    """
+    campaigns = read_campaigns(store.entries())
+    own = campaigns[campaign_id].locked.seq
+    lock = store.lock_of(campaign_id)
+    digests: frozenset[str] | None = None
+    found = []
+    for name, state in campaigns.items():
+        if state.locked.seq >= own:
+            continue
+        other = store.lock_of(name)
+        same = "name" if other.protocol_id == lock.protocol_id else ""
+        if _baseline(other) == _baseline(lock) and other.model_sha256() == lock.model_sha256():
+            digests = _digests(store, campaign_id, lock) if digests is None else digests
+            same = "digest" if digests & _digests(store, name, other) else same
+        if same:
+            known = _Known(place="", state=_as_it_stood(state, own), lock=other, questions=())
+            found.append(_attempt(known, same))
+    return tuple(found)
+
+
+def _digests(store: Store, campaign_id: str, lock: Lock) -> frozenset[str]:
+    protocol = protocol_of_source(store.protocol_of(campaign_id))
+    return frozenset(question.digest for question in questions_of(lock, protocol))
+
+
+def _as_it_stood(state: CampaignState, before: int) -> CampaignState:
+    """Return a campaign without what was recorded of it from one ledger entry on; loads are left out."""
+    return CampaignState(
+        locked=state.locked,
+        verdicts=[entry for entry in state.verdicts if entry.seq < before],
+        others=[entry for entry in state.others if entry.seq < before],
+    )
 
 
 def attempts_of(root: Path, campaign: str) -> tuple[tuple[Question, ...], list[Attempt]]:

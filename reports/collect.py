@@ -17,6 +17,7 @@ from protocols.schedule import expand_schedule
 from protocols.schema import Workload
 from protocols.verdicts import combine
 from protocols.vocabulary import Metric
+from recorder.attempts import earlier_attempts
 from recorder.campaign_state import CampaignState, read_campaigns
 from recorder.db import Database
 from recorder.measure import locked_calibrations, protocol_of_source
@@ -26,6 +27,7 @@ from reports.facts import (
     ArmDifference,
     ArmFact,
     DiagnosticFact,
+    EarlierFact,
     Facts,
     FileFact,
     FindingFact,
@@ -105,7 +107,19 @@ class _Collector:
                 for row in self._tables.campaign_events(self._campaign_id)
                 if row["kind"] == "campaign.interrupted"
             ),
+            earlier=tuple(self._earlier()),
         )
+
+    def _earlier(self) -> Iterator[EarlierFact]:
+        for one in earlier_attempts(self._store, self._campaign_id):
+            yield EarlierFact(
+                campaign_id=one.campaign_id,
+                title=protocol_of_source(self._store.protocol_of(one.campaign_id)).title,
+                locked_utc_ns=one.locked_utc_ns,
+                candidate=one.candidate,
+                state=one.state,
+                verdicts=one.verdicts,
+            )
 
     def _judgement(self) -> tuple[tuple[GateFact, ...], VerdictFact]:
         """Return the newest recorded judgement, or what the gates say now where none is recorded."""

@@ -191,6 +191,22 @@ class FindingFact:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlierFact:
+    """One campaign that asked the same question before, as it stood when this one was locked.
+
+    ``title`` is its protocol's, ``state`` judged, cancelled, interrupted or not finished, ``candidate`` a short name
+    of its files: equal for equal builds.
+    """
+
+    campaign_id: str
+    title: str
+    locked_utc_ns: int
+    candidate: str
+    state: str
+    verdicts: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     """Everything that a report says, before it is put into words."""
 
@@ -213,6 +229,7 @@ class Facts:
     interruptions: tuple[str, ...]
     clock_views: tuple[ClockView, ...] = ()
     diagnostics: tuple[DiagnosticFact, ...] = ()
+    earlier: tuple[EarlierFact, ...] = ()
 
     def stated_models(self) -> dict[str, str]:
         """Return the model name that each endpoint is asked for, by arm; nothing where Assay started every engine."""

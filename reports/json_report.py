@@ -44,6 +44,7 @@ def report_document(facts: Facts) -> dict[str, Any]:
         "telemetry_sources": [asdict(provider) for provider in facts.providers],
         "clock_views": [asdict(view) for view in facts.clock_views],
         "diagnostics": [asdict(diagnostic) for diagnostic in facts.diagnostics],
+        "earlier": [asdict(one) | {"locked_utc_ns": str(one.locked_utc_ns)} for one in facts.earlier],
         "interruptions": list(facts.interruptions),
         "not_measured": list(not_measured(facts)),
         "limits": list(limits_of(facts)),

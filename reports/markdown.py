@@ -20,6 +20,7 @@ from reports.claims import (
     untouched,
 )
 from reports.companions import companion_lines
+from reports.earlier import EARLIER_SHOWN, earlier_lines, earlier_verdict
 from reports.facts import Facts, GateFact, LoadFact, TelemetryFact
 from reports.machine_section import anomaly_lines, machine_tables
 from reports.model_section import model_tables, unknown_files
@@ -30,6 +31,7 @@ def render_markdown(facts: Facts) -> str:
     sections = (
         _verdict(facts),
         _checks(facts),
+        _earlier(facts),
         _claims(facts),
         _gates(facts),
         _loads(facts),
@@ -102,6 +104,21 @@ def _checks(facts: Facts) -> Iterator[str]:
     yield ""
     yield from _list([*check_summary(rows), untouched(facts)])
     yield from _table(COLUMNS, [*rows, *requirement_rows(facts)])
+
+
+def _earlier(facts: Facts) -> Iterator[str]:
+    if not facts.earlier:
+        return
+    yield "## Tried before"
+    yield ""
+    yield from _list(earlier_lines(facts))
+    yield from _table(
+        ("campaign", "what it was", "locked", "candidate's files", "verdict"),
+        [
+            (one.campaign_id, one.title, style.utc(one.locked_utc_ns), one.candidate, earlier_verdict(one))
+            for one in facts.earlier[-EARLIER_SHOWN:]
+        ],
+    )
 
 
 def _claims(facts: Facts) -> Iterator[str]:

@@ -35,9 +35,13 @@ _SHOWN_IDS: Final = 256
 def tally_rows(result: SearchResult) -> list[tuple[str, ...]]:
     """Return one row a law, in the order of HEADS."""
     return [
-        (name, str(one.tried), str(one.applicable), str(one.failing), f"{one.largest:.2g}", _not_run(one))
+        (name, str(one.tried), str(one.applicable), str(one.failing), _largest(one), _not_run(one))
         for name, one in result.tallies.items()
     ]
+
+
+def _largest(tally: Tally) -> str:
+    return f"{tally.largest:.2g}" if tally.applicable else "-"
 
 
 def _not_run(tally: Tally) -> str:
@@ -45,10 +49,12 @@ def _not_run(tally: Tally) -> str:
 
 
 def summary(result: SearchResult) -> str:
-    """Return the counts of a search in one line."""
+    """Return the counts of a search in one line, and the laws that no case was drawn for: of those it says nothing."""
+    missing = [name for name, one in result.tallies.items() if not one.tried and not one.unmet]
+    untried = f"; never tried: {', '.join(missing)}" if missing else ""
     tallies = result.tallies.values()
     tried, applicable = sum(one.tried for one in tallies), sum(one.applicable for one in tallies)
-    return f"{tried} cases tried, {applicable} applicable, {len(result.findings)} findings"
+    return f"{tried} cases tried, {applicable} applicable, {len(result.findings)} findings{untried}"
 
 
 def judgement_text(judgement: Judgement) -> str:

@@ -15,7 +15,8 @@ from harness.options import FiniteRange, Settings, command, threads_option
 from harness.result_files import LateResult, check_file
 from harness.search import Player, replay, search
 from protocols.laws import LAWS, LawName
-from protocols.search import replayed_cases
+from protocols.plain_text import one_line
+from protocols.search import replayed_search
 from reports.reproducer import HEADS, finding_text, summary, tally_rows
 
 EXIT_FOUND: Final = 1
@@ -80,7 +81,7 @@ def search_command(
     check_file(out)
     file = LateResult(out, settings.console.warn)
     progress = settings.console.progress()
-    again = None if replayed is None else replayed_cases(replayed)
+    again = None if replayed is None else replayed_search(replayed)
     chosen = cast("tuple[LawName, ...]", tuple(dict.fromkeys(laws)) or tuple(LAWS))
     build = find_build(folder, settings.console.say)
     with Player(build, find_model(model), threads=threads, tolerance=tolerance) as player:
@@ -88,7 +89,12 @@ def search_command(
             most = _CASES if cases is None and seconds is None else cases
             result = search(player, chosen, seed=seed, cases=most, seconds=seconds, progress=progress)
         else:
-            result = replay(player, again, source=str(replayed))
+            if again.model and (again.model, again.vocabulary) != (player.model.name, player.vocabulary):
+                found_on = one_line(again.model)
+                settings.console.warn(
+                    f"found on {found_on}, and played on {player.model.name}: other weights, other logits"
+                )
+            result = replay(player, again.cases, source=str(replayed))
     document = result.document()
     file.write(json.dumps(document, indent=1) + "\n")
 

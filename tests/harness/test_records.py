@@ -53,7 +53,8 @@ def test_an_unfinished_campaign_is_cancelled_and_stays_an_attempt(world: Any) ->
 
 def test_attempts_name_the_question(finished: Any) -> None:
     document = finished.run("attempts", "--store", finished.store, "--json").json()
-    assert [one["workload"] for one in document["questions"]] == ["cold"]
+    asked = [(one["workload"], one["metric"]) for one in document["questions"]]
+    assert asked == [("cold", "exact"), ("cold", "generation_rate")]
     assert [one["state"] for one in document["attempts"]] == ["judged"]
 
 

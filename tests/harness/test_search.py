@@ -188,3 +188,20 @@ def test_a_replayed_file_whose_histories_mean_different_things_is_refused(world:
 def test_threads_that_no_engine_takes_are_a_usage_error_and_no_finding(world: Any, line: str, threads: int) -> None:
     ended = world.run(*line.split(), "--threads", str(threads))
     assert (ended.code, f"{threads} is not in the range 1<=x<={MOST_THREADS}" in ended.err) == (2, True), ended.err
+
+
+def test_a_finding_that_is_played_on_another_model_says_so(world: Any, tmp_path: Path) -> None:
+    build = built("tests")
+    with Player(build, TINY_A) as player:
+        case = draw_case("copied=single", 1, 0, player.abilities)
+        own = {"model": TINY_A.name, "vocabulary": player.vocabulary}
+    path = tmp_path / "found.json"
+    for said, is_told in (
+        (own, False),
+        ({}, False),
+        (own | {"model": "another.gguf"}, True),
+        (own | {"vocabulary": 3}, True),
+    ):
+        path.write_text(json.dumps({"assay_search": 1, **said, "findings": [{"case": case.model_dump(mode="json")}]}))
+        ended = world.run("search", TINY_A, "--build", build.folder, "--replay", path)
+        assert (ended.code, "other weights, other logits" in ended.err) == (0, is_told), said

@@ -22,7 +22,7 @@ from protocols.search import (
     Tally,
     judge_played,
     judged,
-    replayed_cases,
+    replayed_search,
 )
 
 BYTES = Promise(is_bytes=True, tolerance=0.0, cells_each=1, cells_together=1)
@@ -123,7 +123,7 @@ def result() -> SearchResult:
 def test_the_document_of_a_search_is_read_back(tmp_path: Path):
     path = tmp_path / "found.json"
     path.write_text(json.dumps(result().document()))
-    assert replayed_cases(path) == [CASE]
+    assert replayed_search(path).cases == [CASE]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_file_that_is_no_such_document_is_refused_in_words(tmp_path: Path, old
     assert old in text
     path.write_text(text.replace(old, new))
     with pytest.raises(ProtocolError) as caught:
-        replayed_cases(path)
+        replayed_search(path)
     assert words in "\n".join(caught.value.lines())
 
 
@@ -181,7 +181,7 @@ def test_another_file_is_told_from_a_broken_one_with_line_and_key(tmp_path: Path
     path = tmp_path / "other.json"
     path.write_text(text)
     with pytest.raises(ProtocolError) as caught:
-        replayed_cases(path)
+        replayed_search(path)
     found = [line.removeprefix(f"{path}:") for line in caught.value.lines()]
     assert found[: len(lines)] == lines
     assert not any(word in "".join(found) for word in ("claim", "workloads"))
@@ -189,4 +189,4 @@ def test_another_file_is_told_from_a_broken_one_with_line_and_key(tmp_path: Path
 
 def test_a_file_that_is_missing_is_refused(tmp_path: Path):
     with pytest.raises(ProtocolError, match="cannot be read"):
-        replayed_cases(tmp_path / "none.json")
+        replayed_search(tmp_path / "none.json")

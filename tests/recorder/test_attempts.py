@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from protocols.load import library_protocol, load_protocol
 from protocols.lock import Lock, parse_lock
-from recorder.attempts import attempts_of, questions_of
+from recorder.attempts import attempts_of, earlier_attempts, questions_of
 from recorder.importing import import_bundle
 
 
@@ -32,7 +33,10 @@ def campaign(root: Path, synthetic, at: int, **changes: Any) -> str:
 def test_the_candidate_and_the_host_are_no_part_of_a_question(synthetic):
     protocol = synthetic.protocol_of()
     before = questions_of(parse_lock(synthetic.lock_parts()["lock"]), protocol)
-    assert [(one.workload, one.metric) for one in before] == [("tiny", "generation_rate")]
+    assert [(one.workload, one.metric) for one in before] == [
+        ("tiny", "exact"),
+        ("tiny", "generation_rate"),
+    ]
     for changes in (
         {"arms__candidate__files__0__sha256": "d" * 64},
         {"host__cpu": "another"},
@@ -54,7 +58,7 @@ def test_every_campaign_of_the_question_is_listed_oldest_first(tmp_path: Path, s
         store.campaign_recorder(moved).record_cancellation("no")
         store.campaign_recorder(rebuilt).record_interruption("power")
     questions, found = attempts_of(root, "latest")
-    assert len(questions) == 1
+    assert [one.metric for one in questions] == ["exact", "generation_rate"]
     assert [one.state for one in found] == ["judged", "interrupted", "cancelled"]
     assert [one.same for one in found] == ["digest", "digest", "campaign"]
     assert [one.verdicts for one in found] == [("SCREEN_ONLY",), (), ()]
@@ -88,3 +92,34 @@ def test_a_verdict_that_was_judged_again_shows_both(store_root: Path, synthetic)
         synthetic.judge(store, store.campaign_recorder("latest"))
     _, (one,) = attempts_of(store_root, "latest")
     assert one.verdicts == ("SCREEN_ONLY", "SCREEN_ONLY")
+
+
+def test_a_candidate_that_exact_work_rejected_meets_the_release_with_a_clock(synthetic):
+    lock = parse_lock(synthetic.lock_parts()["lock"])
+    asked = []
+    for name in ("release-general-only", "release"):
+        protocol = load_protocol(library_protocol(name)).protocol
+        requests = {workload.request: workload.id.encode().hex().ljust(64, "0") for workload in protocol.workloads}
+        changed = lock.model_copy(update={"requests": requests, "protocol_id": name})
+        asked.append({(one.workload, one.metric): one.digest for one in questions_of(changed, protocol)})
+    rejected, release = asked
+    assert sorted(rejected) == [("long", "exact"), ("short", "exact")]
+    assert rejected.items() <= release.items()
+    assert ("long", "prefill_rate") in release
+
+
+def test_what_was_tried_before_is_told_as_it_stood_at_the_lock(tmp_path: Path, synthetic):
+    root = tmp_path / "s"
+    rejected = synthetic.run_campaign(root, clock=synthetic.StepClock(1 * 10**18))
+    renamed = campaign(root, synthetic, 2, protocol_id="another", arms__candidate__files__0__sha256="d" * 64)
+    campaign(root, synthetic, 3, protocol_id="another", arms__baseline__files__0__sha256="d" * 64)
+    own = campaign(root, synthetic, 4)
+    campaign(root, synthetic, 5)
+    with synthetic.open_store(root, clock=synthetic.StepClock(6 * 10**18)) as store:
+        store.campaign_recorder(renamed).record_cancellation("no")
+        found = earlier_attempts(store, own)
+        assert earlier_attempts(store, rejected) == ()
+    assert [(one.campaign_id, one.state, one.verdicts, one.same) for one in found] == [
+        (rejected, "judged", ("SCREEN_ONLY",), "digest"),
+        (renamed, "not finished", (), "digest"),
+    ]

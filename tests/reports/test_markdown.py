@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from protocols.schema import Arm
 from reports.claims import explanation_lines
-from reports.facts import ArmDifference, Facts
+from reports.facts import ArmDifference, EarlierFact, Facts
 from reports.json_report import render_json
 from reports.markdown import render_markdown
 
@@ -122,3 +122,28 @@ def test_texts_of_others_begin_no_line_and_command_no_terminal(passed: Facts) ->
     assert not [line for line in shown.split("\n") if line.lstrip("-> ").startswith("verdict: PASS")]
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", shown)
     assert [line for line in explanation_lines(facts) if "\n" in line or line.startswith("verdict")] == []
+
+
+def test_a_candidate_that_was_rejected_before_stays_in_sight(passed: Facts) -> None:
+    one = EarlierFact(
+        campaign_id="first-20261128T120000Z-abc123",
+        title="A fix that scans | rejected",
+        locked_utc_ns=1_795_867_200_000_000_000,
+        candidate="0123456789ab",
+        state="judged",
+        verdicts=("FAIL",),
+    )
+    assert "Tried before" not in render_markdown(passed)
+    text = render_markdown(replace(passed, earlier=(one,)))
+    assert "One campaign of this store asked the same question before, with whatever candidate: 1 x FAIL." in text
+    assert (
+        "| first-20261128T120000Z-abc123 | A fix that scans \\| rejected | 2026-11-28 12:00:00 UTC | 0123456789ab | FAIL |"
+        in text
+    )
+    assert text.index("## Tried before") < text.index("## What may be said")
+    left = replace(one, state="not finished", verdicts=())
+    again = render_markdown(replace(passed, earlier=(one,) * 10 + (left,)))
+    assert "11 campaigns of this store" in again
+    assert "10 x FAIL, 1 x not finished. The newest 10 are shown; `assay attempts` lists all." in again
+    assert again.count("| first-20261128T120000Z-abc123 |") == 10
+    assert json.loads(render_json(replace(passed, earlier=(one,))))["earlier"][0]["verdicts"] == ["FAIL"]

@@ -141,6 +141,13 @@ def test_the_counts_of_a_search_are_a_table_and_a_line():
     found.tallies["drafts=none"] = Tally(tried=4, unmet="no draft block")
     assert tally_rows(found) == [
         ("copied=single", "4", "3", "1", "0.00012", ""),
-        ("drafts=none", "4", "0", "0", "0", "NOT_RUN: no draft block"),
+        ("drafts=none", "4", "0", "0", "-", "NOT_RUN: no draft block"),
     ]
     assert summary(found) == "8 cases tried, 3 applicable, 0 findings"
+
+
+def test_a_law_that_no_case_was_drawn_for_is_no_law_that_holds():
+    found = SearchResult(model="m", build="b", vocabulary=4, seed=1)
+    found.tallies = {"copied=single": Tally(tried=1, applicable=1), "hole=none": Tally()}
+    assert tally_rows(found)[1] == ("hole=none", "0", "0", "0", "-", "")
+    assert summary(found) == "1 cases tried, 1 applicable, 0 findings; never tried: hole=none"
