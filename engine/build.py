@@ -32,6 +32,7 @@ from engine.build_log import first_errors
 from engine.build_step import run_step
 from engine.cache import Log, cache_folder, held
 from engine.identity import RECEIPT_NAME, identify_build
+from engine.receipt_file import read_receipt
 from engine.source_tree import hash_sources, source_folder
 from engine.toolchain import Toolchain, find_toolchain
 from protocols.errors import EngineError
@@ -111,7 +112,7 @@ def open_build(folder: Path, *, name: str | None = None) -> EngineBuild:
 
     Raises EngineError when the receipt is missing or a file differs from it.
     """
-    receipt = _load_receipt(folder)
+    receipt = read_receipt(folder)
     if receipt is None:
         raise EngineError(
             "this folder is no finished build (no readable receipt.json)",
@@ -349,16 +350,6 @@ def _render(facts: Mapping[str, Any]) -> str:
 
 def _outputs(folder: Path) -> dict[str, str]:
     return {file.name: file.sha256 for file in identify_build(folder).files}
-
-
-def _load_receipt(folder: Path) -> dict[str, Any] | None:
-    try:
-        receipt = json.loads((folder / RECEIPT_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(receipt, dict) or not isinstance(receipt.get("outputs"), dict):
-        return None
-    return receipt
 
 
 def _engine_build(name: str, folder: Path, receipt: dict[str, Any]) -> EngineBuild:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from dataclasses import dataclass
 from typing import BinaryIO, Final
@@ -12,6 +13,10 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import NoteSection
 
 _MAGIC: Final = b"\x7fELF"
+_DAMAGED: Final = (
+    ELFError, struct.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError,
+)  # fmt: skip
+"""What the parser says of forged offsets, links and types, which it takes as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +42,27 @@ def read_elf(file: BinaryIO) -> ElfFacts:
         return ElfFacts()
     file.seek(0)
     try:
-        build_id = None
-        tags: dict[str, list[str]] = {}
-        for section in ELFFile(file).iter_sections():
-            if isinstance(section, NoteSection):
-                for note in section.iter_notes():
-                    # Types are numbered by each owner: a probe of SystemTap has the number of GNU's build-id.
-                    if note["n_name"] == "GNU" and note["n_type"] == "NT_GNU_BUILD_ID":
-                        build_id = str(note["n_desc"])
-            elif isinstance(section, DynamicSection):
-                for tag in section.iter_tags():
-                    _collect(tags, tag)
-    except (ELFError, struct.error, ValueError, KeyError, AttributeError, UnicodeDecodeError):
+        return _read(file)
+    except _DAMAGED:
         return ElfFacts()
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a place that no file has; all else is the disk's
+            raise
+        return ElfFacts()
+
+
+def _read(file: BinaryIO) -> ElfFacts:
+    build_id = None
+    tags: dict[str, list[str]] = {}
+    for section in ELFFile(file).iter_sections():
+        if isinstance(section, NoteSection):
+            for note in section.iter_notes():
+                # Types are numbered by each owner: a probe of SystemTap has the number of GNU's build-id.
+                if note["n_name"] == "GNU" and note["n_type"] == "NT_GNU_BUILD_ID":
+                    build_id = str(note["n_desc"])
+        elif isinstance(section, DynamicSection):
+            for tag in section.iter_tags():
+                _collect(tags, tag)
     return ElfFacts(
         build_id=build_id,
         soname=next(iter(tags.get("soname", ())), None),

@@ -29,6 +29,8 @@ _SCALARS: Final = {
 }  # fmt: skip
 _MAX_DIMENSIONS: Final = 4
 _MAX_NESTING: Final = 4
+_MAX_ELEMENTS: Final = 2**53 - 1
+"""Most elements of all tensors: what exact integers of a lock hold, and a million times any model."""
 
 Value = bool | int | float | bytes | tuple["Value", ...]
 
@@ -153,6 +155,8 @@ def _parse(cursor: _Cursor) -> GgufHeader:
             raise cursor.fail(f"GGUF header names {key!r} twice")
         metadata[key] = cursor.value(cursor.unsigned("<I"))
     tensors = tuple(_tensor(cursor) for _ in range(tensor_count))
+    if (elements := sum(tensor.elements for tensor in tensors)) > _MAX_ELEMENTS:
+        raise cursor.fail(f"GGUF header has tensors of {elements} elements, more than any file can hold,")
     return GgufHeader(version=version, metadata=metadata, tensors=tensors)
 
 

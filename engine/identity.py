@@ -20,6 +20,8 @@ from protocols.errors import EngineError
 from protocols.paths import is_file
 
 RECEIPT_NAME: Final = "receipt.json"
+_WORD_LENGTH: Final = 256
+_BUILD_ID_LENGTHS: Final = range(2, 129)
 # What decides how text becomes ids, in this order. Absent keys count as absent, so that two files
 # that differ only in whether they name a key have different hashes.
 _TOKENIZER_KEYS: Final = (
@@ -42,14 +44,20 @@ class FileIdentity:
     search_path: str | None = None
 
     def locked(self) -> lock.FileIdentity:
-        """Return the same for a lock, which holds the name without folders."""
+        """Return the same for a lock, which holds the name without folders. EngineError where that is no text."""
+        name = Path(self.name).name
+        if not _is_text(name):
+            raise EngineError(
+                "a file of the engine has a name that is not Unicode", where=ascii(name), hint="rename it"
+            )
+        is_build_id = self.build_id is not None and len(self.build_id) in _BUILD_ID_LENGTHS
         return lock.FileIdentity(
-            name=Path(self.name).name,
+            name=name,
             bytes=self.bytes,
             sha256=self.sha256,
-            build_id=self.build_id,
-            soname=self.soname,
-            needed=self.needed,
+            build_id=self.build_id if is_build_id else None,
+            soname=_word(self.soname),
+            needed=tuple(word for one in self.needed if (word := _word(one)) is not None),
         )
 
 
@@ -81,12 +89,26 @@ class ModelIdentity:
         return lock.ModelIdentity(
             sha256=self.sha256,
             bytes=self.bytes,
-            architecture=self.architecture or None,
-            name=self.name or None,
+            architecture=_word(self.architecture),
+            name=_word(self.name),
             parameters=self.parameters,
             tokenizer_sha256=self.tokenizer_sha256,
             chat_template_sha256=self.chat_template_sha256,
         )
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name is Unicode: Linux takes any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _word(text: str | None) -> str | None:
+    """Return what a file says of itself, cut to what a lock holds: its hash names it, whatever it says."""
+    return (text or "")[:_WORD_LENGTH] or None
 
 
 def identify_file(path: Path, *, name: str | None = None) -> FileIdentity:

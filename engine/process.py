@@ -288,7 +288,7 @@ class EngineProcess:
             host, port = event["host"], event["port"]
             if event["event"] == "listening" and isinstance(host, str) and isinstance(port, int) and 0 < port < 65536:
                 return Address(host, port)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             pass
         shown = line[:200].decode("utf-8", "replace").rstrip()
         raise self._failure(f"the engine printed {shown!r} instead of its readiness line")

@@ -22,6 +22,7 @@ from harness.console import Console
 from harness.exits import EXIT_EXECUTION, EXIT_INTERRUPTED
 from harness.signals import term_as_interrupt
 from protocols.errors import AssayError, EngineError, HostError, UsageError
+from protocols.vocabulary import MOST_THREADS
 
 STORE_VARIABLE = "ASSAY_STORE"
 DEFAULT_STORE = Path("assay-store")
@@ -38,6 +39,12 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is no finite number", param, ctx)
         return number
+
+
+def threads_option(default: int) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return the option for the threads of an engine in process, as many as one takes."""
+    kind = click.IntRange(min=1, max=MOST_THREADS)
+    return click.option("--threads", type=kind, default=default, show_default=True, help="Threads of the engine.")
 
 
 @dataclass(frozen=True, kw_only=True)

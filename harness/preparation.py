@@ -15,8 +15,6 @@ from typing import Any
 
 from engine.arms import ResolvedArm, identify_arm, prepare_build, resolve_arm
 from engine.build import EngineBuild
-from engine.identity import FileIdentity as FoundFile
-from engine.identity import ModelIdentity as FoundModel
 from engine.identity import identify_file, identify_model
 from engine.models import resolve_model
 from harness.api_key import secret_values
@@ -129,7 +127,7 @@ def _prepare_arm(
     receipt = build.receipt if build else None
     identity = locks.ArmIdentity(
         kind=engine.kind,
-        files=tuple(_lock_file(file) for file in identify_arm(arm, build, base=base).files),
+        files=tuple(file.locked() for file in identify_arm(arm, build, base=base).files),
         settings=settings.model_dump(mode="json"),
         layout_salt=receipt["layout_salt"] if receipt else None,
         faults=tuple(receipt["faults"]) if receipt else (),
@@ -146,42 +144,19 @@ def _receipt_bytes(receipt: Mapping[str, Any]) -> bytes:
     return (json.dumps(receipt, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def _lock_file(file: FoundFile) -> locks.FileIdentity:
-    return locks.FileIdentity(
-        name=Path(file.name).name,
-        bytes=file.bytes,
-        sha256=file.sha256,
-        build_id=file.build_id,
-        soname=file.soname,
-        needed=file.needed,
-    )
-
-
 def _lock_model(protocol: Protocol, model_path: Path, base: Path) -> locks.LockedModel:
     reference = protocol.model
 
     def file(named: Any) -> locks.FileIdentity | None:  # noqa: ANN401 - an optional FileReference
-        return None if named is None else _lock_file(identify_file(base / named.path))
+        return None if named is None else identify_file(base / named.path).locked()
 
     draft = reference.draft
     return locks.LockedModel(
-        model=_lock_gguf(identify_model(model_path)),
-        draft=None if draft is None else _lock_gguf(identify_model(base / draft.path)),
+        model=identify_model(model_path).locked(),
+        draft=None if draft is None else identify_model(base / draft.path).locked(),
         ple_table=file(reference.ple_table),
         tokenizer=file(reference.tokenizer),
         chat_template=file(reference.chat_template),
-    )
-
-
-def _lock_gguf(model: FoundModel) -> locks.ModelIdentity:
-    return locks.ModelIdentity(
-        sha256=model.sha256,
-        bytes=model.bytes,
-        architecture=model.architecture,
-        name=model.name,
-        parameters=model.parameters,
-        tokenizer_sha256=model.tokenizer_sha256,
-        chat_template_sha256=model.chat_template_sha256,
     )
 
 

@@ -6,13 +6,13 @@ Asked at plan time, before anything is built or downloaded. Each refusal stands 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from engine.build import LIBRARY
-from engine.faults import known_faults
-from engine.gguf_header import load_header
+from engine.faults import known_faults, value_problem
+from engine.gguf_header import GgufHeader, load_header
 from engine.identity import identify_executable, identify_file
 from engine.models import known_models
 from protocols.check_semantics import check_model
@@ -41,14 +41,36 @@ def _models(protocol: Protocol, base: Path) -> Iterator[Finding]:
         yield unknown(("model", "name"), "model", model.name, known_models())
     if model.path is not None and not is_file(_below(base, model.path)):
         yield _missing(("model", "path"), "model file", model.path)
-    elif model.path is not None and any(check.MODEL for check in protocol.checks):
-        name = load_header(_below(base, model.path)).text("general.name") or model.path
-        for index, check in enumerate(protocol.checks):
-            yield from check_model(check, name, ("checks", index))
+    elif model.path is not None:
+        yield from _model_file(protocol, base, model.path)
     for name in _MODEL_FILES:
         reference = getattr(model, name)
+        place = ("model", name, "path")
         if reference is not None and not is_file(_below(base, reference.path)):
-            yield _missing(("model", name, "path"), "file", reference.path)
+            yield _missing(place, "file", reference.path)
+        elif (
+            reference is not None and name == "draft" and isinstance(read := _header(base, reference.path), EngineError)
+        ):
+            yield _unreadable(place, reference.path, read)
+
+
+def _model_file(protocol: Protocol, base: Path, path: str) -> Iterator[Finding]:
+    """Find what keeps a file from being the model: its header, and checks that are made for another model."""
+    read = _header(base, path)
+    if isinstance(read, EngineError):
+        yield _unreadable(("model", "path"), path, read)
+        return
+    name = read.text("general.name") or path
+    for index, check in enumerate(protocol.checks):
+        yield from check_model(check, name, ("checks", index))
+
+
+def _header(base: Path, path: str) -> GgufHeader | EngineError:
+    """Return the header of a model file, or why there is none."""
+    try:
+        return load_header(_below(base, path))
+    except EngineError as error:
+        return error
 
 
 def _engines(protocol: Protocol, base: Path) -> Iterator[Finding]:
@@ -57,10 +79,7 @@ def _engines(protocol: Protocol, base: Path) -> Iterator[Finding]:
         place = ("arms", name, "engine")
         match engine:
             case BundledEngine():
-                known = known_faults()
-                for index, fault in enumerate(engine.faults):
-                    if fault.split("=")[0] not in known:
-                        yield unknown((*place, "faults", index), "fault", fault, known)
+                yield from _faults(engine.faults, (*place, "faults"))
             case FolderEngine():
                 if not is_file(_below(base, engine.path) / RECEIPT):
                     yield _missing((*place, "path"), "build (a folder with receipt.json)", engine.path)
@@ -72,6 +91,16 @@ def _engines(protocol: Protocol, base: Path) -> Iterator[Finding]:
                     yield _bundled(place, engine.path, server)
             case _:
                 pass
+
+
+def _faults(faults: Sequence[str], place: tuple[str | int, ...]) -> Iterator[Finding]:
+    """Find faults that the bundled source does not know, and numbers that its build does not take."""
+    known = known_faults()
+    for index, fault in enumerate(faults):
+        if fault.split("=")[0] not in known:
+            yield unknown((*place, index), "fault", fault, known)
+        elif (problem := value_problem(fault)) is not None:
+            yield Finding(path=(*place, index), message=problem)
 
 
 def _requirements(protocol: Protocol, base: Path) -> Iterator[Finding]:
@@ -145,6 +174,10 @@ def _bundled(place: tuple[str | int, ...], name: str, server: Path) -> Finding:
 def _missing(path: tuple[str | int, ...], what: str, name: str) -> Finding:
     message = f"there is no {what} {name}; a relative path starts at the protocol's folder"
     return Finding(path=path, message=message, hint="correct the path")
+
+
+def _unreadable(path: tuple[str | int, ...], name: str, error: EngineError) -> Finding:
+    return Finding(path=path, message=f"{name} is no model file: {error}", hint=error.hint)
 
 
 def _below(base: Path, path: str) -> Path:

@@ -6,6 +6,7 @@ Pure: the recorder judges with it, and an audit judges again from the recorded b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
@@ -148,9 +149,8 @@ def _logits(block: Block) -> NDArray[np.float32]:
 
 def _judge_recall(check: RecallCheck, observation: CheckObservation) -> CheckOutcome:
     """Count the codes that came back; a reply with another conversation's code is named apart."""
-    facts = observation.facts
-    wanted = check.conversations * check.secrets
-    replies = _replies(facts, wanted)
+    replies = _replies(check, observation.facts)
+    wanted = len(replies)
     lost = [one.name for one in replies if one.found != one.expected]
     leaked = [
         one.name
@@ -172,15 +172,17 @@ def _judge_recall(check: RecallCheck, observation: CheckObservation) -> CheckOut
     return CheckOutcome("FAIL", reason, inputs)
 
 
-def _replies(facts: Mapping[str, JsonValue], wanted: int) -> list[Reply]:
-    rows = facts.get("replies")
+def _replies(check: RecallCheck, facts: Mapping[str, JsonValue]) -> list[Reply]:
+    rows, wanted = facts.get("replies"), check.conversations * check.secrets
     if not isinstance(rows, list) or len(rows) != wanted:
         raise EvidenceError(f"the check has no {wanted} replies")
     try:
         replies = [Reply(**row) for row in rows]  # type: ignore[arg-type]
     except TypeError as error:
         raise EvidenceError(f"this is no reply of a recall check: {error}") from None
-    if len({one.name for one in replies}) != wanted or not all(one.expected for one in replies):
+    places = {(one.conversation, one.asked) for one in replies if {type(one.conversation), type(one.asked)} == {int}}
+    grid = set(product(range(check.conversations), range(check.secrets)))
+    if places != grid or not all(one.expected for one in replies):
         raise EvidenceError("the replies of the check are not one for each code")
     return replies
 

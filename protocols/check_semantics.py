@@ -20,6 +20,7 @@ from protocols.checks.stored_reference import StoredReferenceCheck
 from protocols.findings import Finding, unknown
 from protocols.gate_schema import CheckGate
 from protocols.measurements import ARMS, Arm
+from protocols.plain_text import one_line
 from protocols.schema import BundledEngine, Protocol
 from protocols.yaml_tree import PathPart
 
@@ -31,6 +32,7 @@ SERVED_SECRETS = 2
 MOST_CONTEXT_TOKENS = 16_777_216
 """As for `settings.context_tokens`."""
 BEFORE_IMAGE = 64
+SHOWN_NAME = 80
 QUESTION_TOKENS = 2
 
 
@@ -55,8 +57,9 @@ def check_checks(protocol: Protocol) -> Iterator[Finding]:
 def check_model(check: Check, name: str | None, path: Path) -> Iterator[Finding]:
     """Refuse a check over another model than the one that it is made for; nothing is said where no name is known."""
     if check.MODEL is not None and name is not None and name != check.MODEL:
+        shown = one_line(name if len(name) <= SHOWN_NAME else f"{name[:SHOWN_NAME]}...")  # a file may claim any name
         message = (
-            f"{check.kind} asks for private codes, which only {check.MODEL} gives back, and the model here is {name}"
+            f"{check.kind} asks for private codes, which only {check.MODEL} gives back, and the model here is {shown}"
         )
         hint = f"write model: {{name: {check.MODEL}}}, or remove the check and its gates"
         yield Finding(path=path, message=message, hint=hint)
@@ -135,22 +138,31 @@ def _check_sizes(protocol: Protocol, check: Check, path: Path) -> Iterator[Findi
         case OperationCostCheck():
             yield from _check_cost(check, path)
         case RequirementsCheck():
-            yield from _check_requirements(check, (*path, "requirements"))
+            yield from _check_requirements(protocol, check, (*path, "requirements"))
         case OperatorBoundariesCheck():
-            if check.tolerance <= 0:
-                message = f"found {decimal_text(check.tolerance)}, expected a number above 0"
-                yield Finding(path=(*path, "tolerance"), message=message, hint='write a value such as "0.000001"')
+            yield from _check_boundaries(check, path)
         case _:
             pass
 
 
-def _check_requirements(check: RequirementsCheck, path: Path) -> Iterator[Finding]:
+def _check_boundaries(check: OperatorBoundariesCheck, path: Path) -> Iterator[Finding]:
+    if check.tolerance <= 0:
+        message = f"found {decimal_text(check.tolerance)}, expected a number above 0"
+        yield Finding(path=(*path, "tolerance"), message=message, hint='write a value such as "0.000001"')
+    if len(set(check.rows)) < len(check.rows):
+        yield Finding(path=(*path, "rows"), message="found a count of rows twice, expected each once")
+
+
+def _check_requirements(protocol: Protocol, check: RequirementsCheck, path: Path) -> Iterator[Finding]:
     for identifier, times in Counter(one.id for one in check.requirements).items():
         if times > 1:
             message = f"found the id {identifier} {times} times, expected each once"
             yield Finding(path=path, message=message, hint="give each requirement an id of its own")
     for index, one in enumerate(check.requirements):
         yield from _check_words(one, (*path, index, "run"))
+        if one.limit_s > (whole_s := 60 * protocol.limits.campaign_min):
+            message = f"found {one.limit_s} s, more than the whole campaign may take ({whole_s} s)"
+            yield Finding(path=(*path, index, "limit_s"), message=message, hint="raise campaign_min or lower this")
         if one.not_run_exit_code == one.exit_code:
             message = f"found {one.exit_code} for both, so nothing could tell a PASS from a NOT_RUN"
             yield Finding(path=(*path, index, "not_run_exit_code"), message=message, hint="write another code, or null")

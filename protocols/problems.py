@@ -46,14 +46,18 @@ def schema_problems(error: ValidationError, tree: Tree, root: type[Part] = Proto
         spot = _locate(tree.root, details["loc"], root)
         if any(spot.path[: len(refused)] == refused for refused in tree.refused):
             continue
-        if details["type"] == "too_short" and isinstance(spot.node, Sequenced) and spot.node.items:
-            continue  # every item was refused above, so the list only looks empty
+        if details["type"] == "too_short" and _is_long_enough(spot.node, details.get("ctx", {})):
+            continue  # items were refused above, so the list only looks short
         path, message, hint = _describe(details, spot)
         where = place(tree.source, line_of(tree.root, path), path)
         problem = Problem(where=where, message=message, hint=hint)
         if problem not in problems:
             problems.append(problem)
     return problems
+
+
+def _is_long_enough(node: Node | None, context: Mapping[str, Any]) -> bool:
+    return isinstance(node, Sequenced) and len(node.items) >= int(context.get("min_length", 1))
 
 
 def _locate(root: Node, loc: Sequence[PathPart], model: type[Part]) -> _Spot:
@@ -198,6 +202,8 @@ def _expected(kind: str, context: Mapping[str, Any], message: str) -> str:
         pattern = str(context.get("pattern"))
         return _PATTERN_WORDS.get(pattern, f"a text of the form {pattern}")
     template = _EXPECTED.get(kind)
+    if kind == "too_short" and context.get("min_length") != 1:
+        template = "at least {min_length} items"
     if template is None:
         return message[:1].lower() + message[1:]
     return template.format_map(_Shown(context))

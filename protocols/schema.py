@@ -28,6 +28,7 @@ from protocols.gate_schema import (
 from protocols.measurements import Arm as ArmName
 from protocols.schedule_schema import BlocksSchedule, ExplicitSchedule, Schedule
 from protocols.vocabulary import (
+    MOST_THREADS,
     FileName,
     HostReading,
     Identifier,
@@ -127,9 +128,9 @@ class Settings(Part):
     """Context of one slot, in tokens."""
     slots: int = Field(default=1, ge=1, le=1024)
     """Requests that are served at once."""
-    threads: int = Field(default=2, ge=1, le=4096)
+    threads: int = Field(default=2, ge=1, le=MOST_THREADS)
     """Threads for generation, and for prefill unless threads_batch says otherwise."""
-    threads_batch: int | None = Field(default=None, ge=1, le=4096)
+    threads_batch: int | None = Field(default=None, ge=1, le=MOST_THREADS)
     """Threads for prefill; null means the same as threads."""
     ubatch_tokens: int = Field(default=512, ge=1, le=8192)
     """Most tokens of one prefill step."""
@@ -159,9 +160,9 @@ class SettingsOverride(Part):
     """See settings.context_tokens; null keeps the protocol's value."""
     slots: int | None = Field(default=None, ge=1, le=1024)
     """See settings.slots."""
-    threads: int | None = Field(default=None, ge=1, le=4096)
+    threads: int | None = Field(default=None, ge=1, le=MOST_THREADS)
     """See settings.threads."""
-    threads_batch: int | None = Field(default=None, ge=1, le=4096)
+    threads_batch: int | None = Field(default=None, ge=1, le=MOST_THREADS)
     """See settings.threads_batch."""
     ubatch_tokens: int | None = Field(default=None, ge=1, le=8192)
     """See settings.ubatch_tokens."""

@@ -71,6 +71,9 @@ Line = Annotated[
 FileName = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
+MOST_THREADS = 512
+"""Most threads that ggml, and so every engine on it, takes (GGML_MAX_N_THREADS)."""
+
 KvType = Literal["f32", "f16", "q8_0"]
 KvMode = Literal["split", "unified"]
 Route = Literal["/completion", "/v1/completions", "/v1/chat/completions"]

@@ -19,6 +19,7 @@
 
 #include "engine.h"
 #include "json_text.h"
+#include "outlet.h"
 
 namespace {
 
@@ -93,7 +94,7 @@ Options parse_options(int argc, char** argv) {
             options.json = true;
         else if (flag == "--help" || flag == "-h") {
             std::fputs(kUsage, stdout);
-            std::exit(0);
+            std::exit(assay::written("engine-bench", 0));
         } else
             throw UsageError{"unknown flag '" + flag + "'"};
     }
@@ -321,7 +322,7 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
     try {
-        return run(parse_options(argc, argv));
+        return assay::written("engine-bench", run(parse_options(argc, argv)));
     } catch (const UsageError& error) {
         std::fprintf(stderr, "engine-bench: %s\n%s", error.text.c_str(), kUsage);
         return 2;

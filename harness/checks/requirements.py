@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from engine.cache import cache_folder
-from engine.process import EngineProcess
 from harness.checks.context import CheckContext
 from harness.host_guard import GUARD_VARIABLE
-from harness.orphans import ending_children
+from harness.programs import run_program
 from harness.requirement_files import Commands
 from protocols.canonical import JsonValue
 from protocols.checks.requirements import ASSAY, MAX_OUTPUT_BYTES, Requirement, RequirementsCheck
@@ -21,7 +19,6 @@ from protocols.lock import FileIdentity
 
 _PACKAGES: Final = Path(__file__).parents[2]
 """Folder that this Assay is imported from."""
-_POLL_S: Final = 0.02
 
 
 def run_requirements(context: CheckContext, check: RequirementsCheck) -> dict[str, JsonValue]:
@@ -53,38 +50,25 @@ def _run(
         return {"unmet": unmet}, b""
     if changed := sorted({file.name for file in (*now, *locked) if file not in now or file not in locked}):
         return {"changed": [*changed], **_ended()}, b""
+    started_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="assay-requirement-") as folder:
         own = _own_environment(Path(folder)) if requirement.run[0] == ASSAY else {}
-        log = Path(folder) / "output"
-        started_s = time.monotonic()
-        with (
-            log.open("xb+") as written,  # held open: the program may remove the name
-            ending_children(),
-            EngineProcess.start(
-                commands.argv(requirement),
-                env=commands.environment | own,
-                stdout_log=log,
-                stderr_log=log,
-                cwd=commands.base,
-            ) as process,
-        ):
-            deadline_s = started_s + requirement.limit_s
-            is_timed_out = is_too_long = False
-            while process.is_alive and not is_timed_out and not is_too_long:
-                time.sleep(_POLL_S)
-                is_timed_out = time.monotonic() >= deadline_s
-                is_too_long = os.fstat(written.fileno()).st_size > MAX_OUTPUT_BYTES
-            ended = process.stop(0)
-            is_too_long = is_too_long or os.fstat(written.fileno()).st_size > MAX_OUTPUT_BYTES
-            output = written.read(MAX_OUTPUT_BYTES)
+        ended = run_program(
+            commands.argv(requirement),
+            environment=commands.environment | own,
+            cwd=commands.base,
+            limit_s=requirement.limit_s,
+            most_bytes=MAX_OUTPUT_BYTES,
+            place=Path(folder),
+        )
     spent_ms = round((time.monotonic() - started_s) * 1000)
     row = _ended(
         exit_code=ended.code,
         signal=ended.signal,
-        is_timed_out=is_timed_out and ended.was_forced,
-        is_too_long=is_too_long,
+        is_timed_out=ended.is_timed_out,
+        is_too_long=ended.is_too_long,
     )
-    return row | {"spent_ms": spent_ms, "output_bytes": len(output)}, output
+    return row | {"spent_ms": spent_ms, "output_bytes": len(ended.output)}, ended.output
 
 
 def _own_environment(folder: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ from harness.engines import (
     text_perplexity,
     write_logits,
 )
-from harness.options import Settings, command
+from harness.options import Settings, command, threads_option
 from harness.result_files import check_file, check_folder
 from harness.transfer import SUFFIX, Transfer, check_archive, pack_build, unpack_build
 from protocols.errors import AssayError, HostError
@@ -161,7 +161,7 @@ serve_command.context_settings = bench_command.context_settings = PASS_ON
 @click.option(
     "--kv-type", type=click.Choice(["f32", "f16", "q8_0"]), default="f16", show_default=True, help="Cache type."
 )
-@click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Threads.")
+@threads_option(2)
 @click.option("--out", type=FILE, required=True, help="File to write; array `logits`, shape [tokens, vocabulary].")
 def logits_command(
     settings: Settings, *, folder: Path | None, model: str, tokens: Path, kv_type: str, threads: int, out: Path
@@ -182,7 +182,7 @@ def logits_command(
 @click.option(
     "--kv-type", type=click.Choice(["f32", "f16", "q8_0"]), default="f16", show_default=True, help="Cache type."
 )
-@click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Threads.")
+@threads_option(2)
 def perplexity_command(
     settings: Settings, *, folder: Path | None, model: str, text: Path, kv_type: str, threads: int
 ) -> int:

@@ -11,7 +11,7 @@ import click
 from harness.console import Console, table
 from harness.engines import find_build, find_model
 from harness.exits import EXIT_OK
-from harness.options import FiniteRange, Settings, command
+from harness.options import FiniteRange, Settings, command, threads_option
 from harness.result_files import LateResult, check_file
 from harness.search import Player, replay, search
 from protocols.laws import LAWS, LawName
@@ -49,7 +49,7 @@ def register(root: click.Group) -> None:
 @click.option(
     "--law", "laws", multiple=True, type=click.Choice(tuple(LAWS)), help="Law to try; repeatable.  [default: all]"
 )
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of the engine.")
+@threads_option(1)
 @click.option(
     "--tolerance",
     type=FiniteRange(min=0),

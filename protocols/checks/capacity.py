@@ -38,13 +38,13 @@ class CapacityCheck(CheckBase):
 def judge_capacity(check: CapacityCheck, observation: CheckObservation) -> CheckOutcome:
     """PASS where the context was filled and the longer prompt refused."""
     facts = dict(observation.facts)
-    context, lowest = field(facts, "context_tokens", int), field(facts, "lowest_available_mib", int)
+    context, lowest, was_stopped = _course(check, facts)
     inputs: dict[str, JsonValue] = {"context_tokens": context, "lowest_available_mib": lowest}
-    prompt = context - check.generated_tokens
-    if facts.get("was_stopped") is True:
+    prompt, floor = context - check.generated_tokens, check.memory_floor_mib
+    if was_stopped:
         reason = (
             f"Stopped while a prompt of {prompt} tokens was served: {lowest} MiB of memory were available, and the "
-            f"floor is {check.memory_floor_mib} MiB."
+            f"floor is {floor} MiB."
         )
         return CheckOutcome("FAIL", reason, inputs)
     whole = read_answer(_exchange(facts, "whole"))
@@ -63,6 +63,8 @@ def judge_capacity(check: CapacityCheck, observation: CheckObservation) -> Check
         problems.append(f"a prompt of {context + 1} tokens got status {over}, expected a refusal")
     if health != OK:
         problems.append("the server does not answer any more")
+    if lowest < floor:  # what happens between two looks at the memory stops nothing
+        problems.append(f"{lowest} MiB of memory were available, and the floor is {floor} MiB")
     if problems:
         return CheckOutcome("FAIL", f"Capacity: {'; '.join(problems)}.", inputs)
     reason = (
@@ -70,6 +72,17 @@ def judge_capacity(check: CapacityCheck, observation: CheckObservation) -> Check
         f"that does not fit is refused, and the server lives. At least {lowest} MiB of memory stayed available."
     )
     return CheckOutcome("PASS", reason, inputs)
+
+
+def _course(check: CapacityCheck, facts: dict[str, JsonValue]) -> tuple[int, int, bool]:
+    """Return context and lowest memory, and whether the floor stopped it. EvidenceError where they contradict."""
+    context, lowest = field(facts, "context_tokens", int), field(facts, "lowest_available_mib", int)
+    was_stopped, floor = field(facts, "was_stopped", bool), check.memory_floor_mib
+    if check.context_tokens is not None and context != check.context_tokens:
+        raise EvidenceError(f"the check filled a context of {context} tokens, expected {check.context_tokens}")
+    if was_stopped and lowest >= floor:
+        raise EvidenceError(f"the check was stopped at its floor of {floor} MiB, and {lowest} MiB were available")
+    return context, lowest, was_stopped
 
 
 def _exchange(facts: dict[str, JsonValue], name: str) -> dict[str, JsonValue]:

@@ -26,7 +26,7 @@ Batch = Annotated[int, Field(ge=1, le=8192)]
 class OperationCostCheck(SessionCheck):
     """Batches at a synthetic depth cost the judged arm no more than the other by the limit, and give equal logits.
 
-    Both arms are measured in turns, each round from a cache filled anew; a round's ratio of medians is one observation.
+    Both arms are measured in turns, each round in a fresh process; a round's ratio of medians is one observation.
     Rounds go on until the interval of the mean ratio is as narrow as `precision_pct`, or `most_rounds` are done.
     """
 

@@ -70,7 +70,7 @@ def judge_served_recall(check: ServedRecallCheck, observation: CheckObservation)
                 lost.append(answer.name)
             if any(code in answer.content for code in foreign):
                 leaked.append(answer.name)
-            least, most = field(one, f"cached_{_key(turn)}", list)
+            least, most = _bounds(field(one, f"cached_{_key(turn)}", list))
             caches += _cache_problems(answer, least if check.must_reuse else 0, most)
     asked = len(codes)
     inputs: dict[str, JsonValue] = {
@@ -98,6 +98,14 @@ def _code(code: object) -> str:
     if not text:
         raise EvidenceError("a conversation of the check has no code")
     return text
+
+
+def _bounds(bounds: list[object]) -> tuple[int, int]:
+    """Return the least and the most tokens that a cache may give. EvidenceError where they are none."""
+    match bounds:
+        case [int(least), int(most)] if bool not in map(type, bounds) and 0 <= least <= most:
+            return least, most
+    raise EvidenceError("the check left no bounds of what the cache may give")
 
 
 def _key(turn: str) -> str:

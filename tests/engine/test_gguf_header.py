@@ -107,6 +107,15 @@ def test_a_count_that_the_file_cannot_hold_is_refused_before_memory_is_spent(tmp
         read(tmp_path, b"GGUF" + struct.pack("<IQQ", 3, 2**62, 0))
 
 
+def test_tensors_of_more_elements_than_a_lock_can_count_are_refused(tmp_path: Path, gguf_bytes: Encode) -> None:
+    most = 2**53 - 1
+    assert read(tmp_path, gguf_bytes({}, {"t": (most - 4,), "u": (4,)})).tensors[0].elements == most - 4
+    with pytest.raises(EngineError, match=f"tensors of {most + 1} elements"):
+        read(tmp_path, gguf_bytes({}, {"t": (most - 4,), "u": (5,)}))
+    with pytest.raises(EngineError, match=f"tensors of {2**252} elements"):
+        read(tmp_path, gguf_bytes({}, {"t": (2**63,) * 4}))
+
+
 def test_a_header_cut_at_any_byte_is_refused(tmp_path: Path, gguf_bytes: Encode) -> None:
     whole = gguf_bytes({"general.name": "x", "list": ["a", "b"]})
     header = len(whole) - 64

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,20 @@ def test_an_elf_file_cut_anywhere_is_still_named_by_its_hash(tmp_path: Path, com
         path = tmp_path / f"cut-{size}.so"
         path.write_bytes(whole[:size])
         assert identify_file(path).bytes == size
+
+
+def test_an_elf_file_with_a_forged_section_is_still_named_by_its_hash(tmp_path: Path, compiled_pair: Path) -> None:
+    """Each field of each section header in turn: type, offset, size, link, entry size (ELF64)."""
+    whole = (compiled_pair / "lib" / "libone.so.1").read_bytes()
+    table, count = int.from_bytes(whole[40:48], "little"), int.from_bytes(whole[60:62], "little")
+    fields = [(4, 4, 6), (24, 8, 2**64 - 1), (24, 8, 2**63 - 1), (32, 8, 2**64 - 1), (40, 4, 0), (56, 8, 0)]
+    path = tmp_path / "forged.so"
+    for section in range(count):
+        for place, width, value in fields:
+            start = table + 64 * section + place
+            data = whole[:start] + value.to_bytes(width, "little") + whole[start + width :]
+            path.write_bytes(data)
+            assert identify_file(path).sha256 == hashlib.sha256(data).hexdigest()
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
@@ -291,6 +306,30 @@ def test_a_model_is_named_by_its_bytes_and_by_what_decides_text(tmp_path: Path, 
     assert found.chat_template_sha256 == hashlib.sha256(b"{{ messages }}").hexdigest()
     assert found.tokenizer_sha256 is not None
     assert found.locked().tokenizer_sha256 == found.tokenizer_sha256
+
+
+def test_what_an_elf_file_says_of_itself_is_cut_to_what_a_lock_holds() -> None:
+    said = FileIdentity(
+        name="l.so", bytes=1, sha256="0" * 64, build_id="00" * 65, soname="s" * 257, needed=("", "n" * 257)
+    )
+    found = said.locked()
+    assert (found.build_id, found.soname, found.needed) == (None, "s" * 256, ("n" * 256,))
+    kept = replace(said, build_id="00" * 64, soname="s", needed=("n",)).locked()
+    assert (kept.build_id, kept.soname, kept.needed) == ("00" * 64, "s", ("n",))
+
+
+def test_a_name_that_is_no_text_cannot_be_locked(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"engine-\xff")
+    path.write_bytes(b"x")
+    with pytest.raises(EngineError, match="a name that is not Unicode"):
+        identify_file(path).locked()
+
+
+def test_what_a_model_says_of_itself_is_cut_to_what_a_lock_holds(tmp_path: Path, gguf_bytes: Encode) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes({"general.name": "n" * 257, "general.architecture": ""}))
+    found = identify_model(path).locked()
+    assert (found.name, found.architecture) == ("n" * 256, None)
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,7 @@ def test_an_engine_that_crashes_takes_its_children_along(
             ["instead of its readiness line"],
         ),
         ("print('[1]', flush=True)\nimport time\ntime.sleep(60)", ["instead of its readiness line"]),
+        ("print('[' * 60000, flush=True)\nimport time\ntime.sleep(60)", ["instead of its readiness line"]),
         (
             "import sys\nsys.stdout.write('x' * 70000)\nsys.stdout.flush()\nimport time\ntime.sleep(60)",
             ["a very long one"],

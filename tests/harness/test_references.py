@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,10 @@ def test_a_model_that_is_not_there_is_refused(world: Any, model: str, place: str
         (f"kind: folder, path: {LONG}", "path", "there is no build (a folder with receipt.json) xxx"),
         ("kind: folder, path: engines", "path", "there is no build (a folder with receipt.json) engines"),
         ("kind: bundled, faults: [leak, position-only-block]", "faults[1]", "write position-only-blocks"),
+        ("kind: bundled, faults: [slow-decode]", "faults[0]", "expected slow-decode=P with P from 1 to 95"),
+        ("kind: bundled, faults: [slow-decode=96]", "faults[0]", "expected slow-decode=P with P from 1 to 95"),
+        ("kind: bundled, faults: [slow-decode=0]", "faults[0]", "expected slow-decode=P with P from 1 to 95"),
+        ("kind: bundled, faults: [leak=3]", "faults[0]", "found leak=3, and leak takes no number"),
     ],
 )
 def test_an_engine_that_is_not_there_is_refused(world: Any, engine: str, key: str, words: str) -> None:
@@ -141,3 +146,44 @@ def test_private_codes_are_asked_only_of_the_model_that_gives_them_back(world: A
         path.read_text().replace("kind: served_recall, distance_tokens: 512", "kind: restart, prompt_tokens: 8")
     )
     assert "private codes" not in world.run("plan", path).err
+
+
+def encoded(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+@pytest.mark.parametrize("key", ["path", "draft"])
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "not a GGUF file"),
+        (b"GGUF\x03\x00\x00\x00", "wants 8 bytes past the end of the file"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**63, 0), "counts 9223372036854775808 entries"),
+    ],
+)
+def test_a_file_that_is_no_model_is_refused_at_the_line_that_names_it(
+    world: Any, key: str, data: bytes, words: str
+) -> None:
+    path = world.protocol()
+    (path.parent / "no.gguf").write_bytes(data)
+    named = "{path: no.gguf}" if key == "path" else "{path: tiny.gguf, draft: {path: no.gguf}}"
+    path.write_text(path.read_text().replace("{path: tiny.gguf}", named))
+    found = refusal(world, path)
+    assert f"{path.name}:6: model.{'path' if key == 'path' else 'draft.path'}" in found
+    assert "no.gguf is no model file" in found
+    assert words in found
+
+
+def test_the_name_that_a_model_gives_itself_is_shown_on_one_short_line(world: Any) -> None:
+    path = world.protocol()
+    check = "checks:\n  - {id: codes, kind: served_recall, distance_tokens: 512}\n"
+    path.write_text(
+        path.read_text()
+        .replace("gates:\n", check + "gates:\n  - {id: codes, kind: check, check: codes}\n")
+        .replace("{path: tiny.gguf}", "{path: named.gguf}")
+    )
+    pair = encoded("general.name") + struct.pack("<I", 8) + encoded("error:\nmine" + "x" * 1_000_000)
+    (path.parent / "named.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair)
+    found = refusal(world, path)
+    assert "and the model here is error:\\nminexxx" in found
+    assert len(found) < 1000

@@ -19,6 +19,7 @@ from harness.search import Player, search
 from protocols.draws import Abilities
 from protocols.laws import LAWS, Case, LawName, draw_case, promise
 from protocols.search import Judgement
+from protocols.vocabulary import MOST_THREADS
 
 MODELS = Path(__file__).parents[1] / "engine" / "models"
 TINY_A = MODELS / "tiny-a.gguf"
@@ -177,6 +178,16 @@ def test_a_replayed_file_whose_histories_mean_different_things_is_refused(world:
     path.write_text(json.dumps({"assay_search": 1, "findings": [{"case": wrong.model_dump(mode="json")}]}))
     ended = world.run("search", TINY_A, "--build", build.folder, "--replay", path)
     assert (ended.code, "do not mean the same" in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["search tiny.gguf", "engine perplexity --text t --model tiny.gguf", "engine logits --tokens t --model m --out o"],
+)
+@pytest.mark.parametrize("threads", [0, MOST_THREADS + 1, 2**32 + 1])
+def test_threads_that_no_engine_takes_are_a_usage_error_and_no_finding(world: Any, line: str, threads: int) -> None:
+    ended = world.run(*line.split(), "--threads", str(threads))
+    assert (ended.code, f"{threads} is not in the range 1<=x<={MOST_THREADS}" in ended.err) == (2, True), ended.err
 
 
 def test_a_finding_that_is_played_on_another_model_says_so(world: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from engine.build import BENCH, LIBRARY, RECEIPT_FORMAT, SERVER
+from engine.build import BENCH, LIBRARY, RECEIPT_FORMAT, SERVER, open_build
 from harness.transfer import LIST, pack_build, unpack_build
 from protocols.errors import AssayError, EngineError, EvidenceError, HostError
 from recorder.archive import END, Member, pack_member, read_members
@@ -83,6 +84,50 @@ def test_what_is_no_sound_build_is_not_packed(build: Path, tmp_path: Path) -> No
     (build / str(LIBRARY)).write_bytes(b"changed")
     with pytest.raises(EngineError, match="differs"):
         pack_build(build, tmp_path / "a.zst")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layout_salt": None},
+        {"layout_salt": "0"},
+        {"layout_salt": -1},
+        {"layout_salt": 2**53},
+        {"faults": None},
+        {"faults": "leak"},
+        {"faults": [1]},
+        {"faults": [""]},
+        {"faults": ["x" * 257]},
+        {"faults": ["x"] * 65},
+        {"outputs": []},
+        {"outputs": {"bin/engine-server": 1}},
+        {"more": 0.5},
+        {"more": "\ud800"},
+        {"more": 2**64},
+    ],
+)
+def test_a_receipt_that_no_arm_can_be_locked_by_is_none(build: Path, change: dict[str, Any]) -> None:
+    path = build / "receipt.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(EngineError, match="this folder is no finished build"):
+        open_build(build)
+
+
+def test_a_receipt_that_cannot_be_read_is_none(build: Path) -> None:
+    path = build / "receipt.json"
+    for content in (b"[" * 100_000, b"\xff", b"", b"[]", b"null"):
+        path.write_bytes(content)
+        with pytest.raises(EngineError, match="this folder is no finished build"):
+            open_build(build)
+    for place in ("/dev/zero", "receipt.json"):  # without an end, and a link to itself
+        path.unlink()
+        path.symlink_to(place)
+        with pytest.raises(EngineError, match="this folder is no finished build"):
+            open_build(build)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(EngineError, match="this folder is no finished build"):
+        open_build(build)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,20 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "the allowance for rounding has no side of its own",
     ),
     Equivalent(
+        "protocols/simulate.py",
+        "logs += math.log1p(-host.slow_by) * (source.random(arms.shape) < host.slow_share)",
+        "source.random(arms.shape) < host.slow_share",
+        "(source.random(arms.shape) <= host.slow_share)",
+        "a draw is a multiple of 2**-53 below 1: no share of a published host is one",
+    ),
+    Equivalent(
+        "protocols/simulate.py",
+        "for row, flags in zip(logs, arms, strict=True):",
+        "True",
+        "(False)",
+        "both have a row for each campaign of the batch",
+    ),
+    Equivalent(
         "protocols/comparators.py",
         "return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)",
         "0",
@@ -52,13 +66,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "0",
         "1",
         "a bound is asked whether it is above the cells of a stream, which has one at least",
-    ),
-    Equivalent(
-        "recorder/audit_context.py",
-        "self.items = 0",
-        "0",
-        "(1)",
-        "each check sets it to 0 before anything is counted",
     ),
     Equivalent(
         "recorder/audit_tables.py",

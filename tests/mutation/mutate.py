@@ -1,7 +1,8 @@
 """Draws small changes of the sources by a seed, runs the tests that should notice each, and counts those that do.
 
     python tests/mutation/mutate.py protocols --sample 110 --seed 1
-    python tests/mutation/mutate.py audit --sample 45
+    python tests/mutation/mutate.py audit --sample 60 --seed 2 --out audit.json
+    python tests/mutation/mutate.py audit --again audit.json
     python tests/mutation/mutate.py qsa --sample 60 --out qsa.json
 
 Sources and tests are copied; the checkout is not changed. Exit code 1 where fewer were noticed than `--at-least` says.

@@ -115,6 +115,7 @@ def _changed_expressions(node: ast.expr) -> Iterator[ast.expr]:
             other_call.func = ast.Name(id=_CALLS[name])
             yield other_call
         case ast.Constant(value=value) if isinstance(value, bool | int | float):
-            yield ast.Constant(value=not value if isinstance(value, bool) else value + 1)
+            more = value + 1 if value + 1 != value else 2 * value  # a large float has no room for one more
+            yield ast.Constant(value=not value if isinstance(value, bool) else more)
         case _:
             return

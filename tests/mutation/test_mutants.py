@@ -20,6 +20,7 @@ from mutants import Mutant, draw
 from mutate import CHECKOUT, Result, all_mutants, survivors, table
 from python_mutants import python_mutants
 from reach import statement_lines
+from targets import PYTHON as GROUPS
 
 PYTHON = b'''"""1 < 2 is no code."""
 from typing import Final
@@ -74,6 +75,13 @@ def test_python_is_changed_where_it_computes_or_decides_and_nowhere_else():
     ]
 
 
+def test_a_number_too_large_for_one_more_is_doubled():
+    assert changes(python_mutants("m.py", b"LIMIT = 1e30\nSMALL = 0.5\n")) == [
+        (1, "1e30", "(2e+30)"),
+        (2, "0.5", "(1.5)"),
+    ]
+
+
 def test_cpp_is_changed_by_tokens_outside_of_texts_templates_pointers_and_faults():
     assert changes(cpp_mutants("m.cpp", CPP)) == [
         (8, "!", ""),
@@ -88,7 +96,7 @@ def test_cpp_is_changed_by_tokens_outside_of_texts_templates_pointers_and_faults
     ]
 
 
-@pytest.mark.parametrize("group", ["protocols", "audit"])
+@pytest.mark.parametrize("group", GROUPS)
 def test_every_python_mutant_of_the_checkout_is_a_program(group: str):
     found = all_mutants(group)
     assert len(found) > 400
@@ -124,7 +132,7 @@ def test_any_beginning_of_a_sample_has_a_share_of_each_file(seed: int):
 
 
 def test_every_explained_mutant_exists_and_is_told_by_its_line():
-    found = [*all_mutants("protocols"), *all_mutants("audit"), *all_mutants("qsa")]
+    found = [one for group in (*GROUPS, "qsa") for one in all_mutants(group)]
     sources = {one.path: (CHECKOUT / one.path).read_bytes() for one in found}
     told = [reason(one, sources[one.path]) for one in found]
     for one in EQUIVALENT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -22,6 +23,13 @@ def test_a_protocol_without_fault_has_two_right_builds_and_no_control():
     assert [gate.id for gate in protocol.gates] == [gate.id for gate in base.protocol.gates]
     assert {getattr(gate, "expect", "PASS") for gate in protocol.gates} == {"PASS"}
     assert (protocol.id, protocol.expect) == ("release-quick.fault-free", None)
+
+
+def test_the_bytes_of_a_protocol_without_fault_are_fixed_since_the_lock_names_their_hash():
+    loaded = fault_free(load_protocol(LIBRARY / "release-quick.yaml"))
+    lines = loaded.source.decode().splitlines()
+    assert lines[:2] == ["{", ' "assay": 1,']
+    assert loaded.source == (json.dumps(json.loads(loaded.source), indent=1) + "\n").encode()
 
 
 def test_every_bundled_protocol_over_builds_of_ours_can_be_run_without_fault():

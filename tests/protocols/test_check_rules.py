@@ -186,6 +186,8 @@ def test_another_conversations_code_is_named_apart():
         [],
         [{"conversation": 0, "asked": 0, "expected": [1], "found": [1]}] * 4,
         [{"conversation": 0, "asked": asked, "expected": [], "found": []} for asked in range(4)],
+        [{"conversation": 0, "asked": asked, "expected": [1], "found": [1]} for asked in range(4)],
+        [{"conversation": one, "asked": 0.0, "expected": [1], "found": [1]} for one in (0, 1, 0, 1)],
         [{"conversation": 0, "asked": asked, "expected": [1]} for asked in range(4)],
         [{"conversation": 0, "asked": asked, "expected": [1] * asked, "found": [1] * asked} for asked in range(4)],
     ],

@@ -45,6 +45,11 @@ def with_check(check: str, *gates: str) -> tuple[tuple[str, str], tuple[str, str
         ("kind: operation_cost, depth_tokens: 64, batches: [1, 1]", "checks[0].batches: found a batch twice"),
         ('kind: operation_cost, depth_tokens: 64, precision_pct: "0"', "checks[0].precision_pct: found 0, expected a percentage"),
         ("kind: served_recall, distance_tokens: 512", "checks[0]: served_recall asks for private codes, which only qwen4exp-recall gives back, and the model here is smollm2; write model: {name: qwen4exp-recall}, or remove the check and its gates"),
+        ("kind: images_in_history, depths: [700, 800]", "checks[0].depths: found a list, expected at least 3 items"),
+        ("kind: images_in_history, depths: []", "checks[0].depths: found an empty list, expected at least 3 items"),
+        ("kind: operator_boundaries, rows: []", "checks[0].rows: found an empty list, expected at least 1 item"),
+        ("kind: operator_boundaries, rows: [7, 7]", "checks[0].rows: found a count of rows twice, expected each once"),
+        ("kind: requirements, requirements: [{id: r, run: [make], limit_s: 86400}]", "checks[0].requirements[0].limit_s: found 86400 s, more than the whole campaign may take"),
         ("kind: telepathy", "checks[0].kind"),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from protocols.looks import Look, levels_agree, look_blocks, looks_of, spent_levels
+from protocols.looks import SEED, Look, levels_agree, look_blocks, looks_of, simulated_fits, spent_levels
 from protocols.schema import BlocksSchedule, ExplicitSchedule
 
 LOOKS = (2, 3, 4, 6)
@@ -82,3 +82,22 @@ def test_levels_agree_up_to_the_noise_of_another_generator_and_no_further() -> N
     assert levels_agree(near, one)
     assert not levels_agree(far, one)
     assert not levels_agree(one[:-1], one)
+
+
+def test_the_simulated_fit_is_the_least_squares_fit_of_the_same_noise() -> None:
+    """Sums are kept from block to block; here every look is laid out as a whole and fitted."""
+    campaigns = 7
+    source = np.random.default_rng(SEED)
+    y = np.hstack([source.standard_normal((campaigns, 4)) for _ in range(5)])
+    arm = np.tile([0.0, 1.0, 1.0, 0.0], 5)
+    fits = simulated_fits((2, 3, 5), campaigns)
+    assert [fit.blocks for fit in fits] == [2, 3, 5]
+    for fit in fits:
+        loads = 4 * fit.blocks
+        columns = np.column_stack([np.ones(loads), arm[:loads], np.arange(loads)])
+        solution, squares, *_ = np.linalg.lstsq(columns, y[:, :loads].T, rcond=None)
+        error = np.sqrt(squares / (loads - 3) * np.linalg.inv(columns.T @ columns)[1, 1])
+        contrasts = (y[:, :loads] * (2 * arm[:loads] - 1)).reshape(campaigns, fit.blocks, 4).sum(axis=2) / 2
+        assert fit.beta == pytest.approx(solution[1], abs=1e-12)
+        assert fit.error == pytest.approx(error, rel=1e-9)
+        assert fit.spread == pytest.approx(contrasts.var(axis=1) * fit.blocks, rel=1e-9)

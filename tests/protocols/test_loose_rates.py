@@ -130,6 +130,18 @@ def test_known_noise_lets_a_single_block_pass() -> None:
     assert judged(rates, ABBA, calibration=Calibration(sigma=0.003, df=18)).status == "PASS"
 
 
+@pytest.mark.parametrize(
+    ("loss", "status", "is_detected"), [(0.01, "PASS", True), (0.0, "PASS", False), (0.05, "FAIL", False)]
+)
+def test_a_loss_within_the_margin_is_told_from_none_where_the_verdict_passes(
+    loss: float, status: str, is_detected: bool
+) -> None:
+    arms = ABBA * 4
+    rates = [rate * (1 - loss * (arm == "C")) for rate, arm in zip(noisy(16, 0.001, 3), arms, strict=True)]
+    found = judged(rates, arms)
+    assert (found.status, found.loss_detected) == (status, is_detected)
+
+
 def test_columns_may_stand_in_any_order_with_others_between_and_burn_in_loads_are_left_out() -> None:
     text = "\ufeffRate; note ;ARM;load\n1.5;x;burn-in;B0\n\n2.0;x;baseline;A1\n3.0;;C;C1\n"
     loads = parse_rates(text, "rates.csv")

@@ -3,16 +3,20 @@
 // Needs no model. Exit code 0 when nothing failed, 1 when something did, 2 for a usage error, 77 when nothing could be run
 // (no GPU).
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "failure.h"
 #include "json_text.h"
 #include "operators/suites.h"
 #include "operators/verdict.h"
+#include "outlet.h"
 #include "probe.h"
 
 namespace {
@@ -24,6 +28,7 @@ constexpr const char* kUsage =
     "Prints a line a case (PASS, FAIL or NOT_RUN; operator; case; the error closest to its tolerance, and that tolerance)\n"
     "and a summary. --json prints one line of JSON, --list names operators and the reasons of their tolerances.\n"
     "--control changes one number of the inputs of every case behind the reference's back: a case that does not see it FAILs.\n";
+constexpr const char* kName = "operator_suites";
 constexpr int kNotRun = 77;
 
 struct Options {
@@ -47,7 +52,7 @@ Options parse(int argc, char** argv, const std::vector<Operator>& all) {
         const bool has_next = i + 1 < argc;
         if (word == "--help") {
             std::fputs(kUsage, stdout);
-            std::exit(0);
+            std::exit(assay::written(kName, 0));
         } else if (word == "--json") {
             options.is_json = true;
         } else if (word == "--control") {
@@ -59,8 +64,11 @@ Options parse(int argc, char** argv, const std::vector<Operator>& all) {
             if (device != "cpu" && device != "gpu") refuse("--device is '" + device + "', cpu or gpu is needed");
             options.is_gpu = device == "gpu";
         } else if (word == "--threads") {
-            options.threads = has_next ? std::atoi(argv[++i]) : 0;
-            if (options.threads < 1 || options.threads > 256) refuse("--threads wants a number from 1 to 256");
+            const std::string_view number = has_next ? argv[++i] : "";
+            const char* end = number.data() + number.size();
+            const auto [rest, problem] = std::from_chars(number.data(), end, options.threads);
+            const bool is_number = problem == std::errc() && rest == end;
+            if (!is_number || options.threads < 1 || options.threads > 256) refuse("--threads wants a number from 1 to 256");
         } else {
             bool is_known = false;
             for (const Operator& one : all) is_known = is_known || one.name == word;
@@ -220,18 +228,18 @@ int main(int argc, char** argv) {
     const Options options = parse(argc, argv, all);
     if (options.is_list) {
         for (const Operator& op : all) std::printf("%-15s %3zu cases; %s\n", op.name.c_str(), op.cases.size(), op.reason.c_str());
-        return 0;
+        return assay::written(kName, 0);
     }
     try {
         ggml_backend_dev_t accelerator = assay::devices().accelerator;
-        if (options.is_gpu && accelerator == nullptr) return no_gpu(options);
+        if (options.is_gpu && accelerator == nullptr) return assay::written(kName, no_gpu(options));
         Run run(options, start(assay::devices().cpu, options.threads),
                 options.is_gpu ? start(accelerator, options.threads) : assay::BackendHandle());
         for (const Operator& op : all) {
             if (!options.wanted.empty() && !options.wanted.contains(op.name)) continue;
             for (const Case& one : op.cases) run.one(op, one);
         }
-        return run.finish();
+        return assay::written(kName, run.finish());
     } catch (const std::exception& error) {
         std::fprintf(stderr, "operator_suites: %s\n", error.what());
         return 1;

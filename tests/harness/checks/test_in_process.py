@@ -9,6 +9,7 @@ import pytest
 from qwen_faulty import SEPARATE, built
 
 from engine.models import fetched_model
+from harness.checks.context import CheckContext
 from harness.runner import need_of
 from protocols.errors import EngineError
 
@@ -66,6 +67,22 @@ def test_a_cost_is_measured_in_turns_with_equal_logits(prepared: Any, outcome: A
     assert found.status in {"PASS", "INCONCLUSIVE"}, found.reason  # the host is not quiet
     assert {"batch_1", "batch_5"} <= set(found.inputs)
     assert found.inputs["batch_1"]["rounds"] == 4
+
+
+def test_every_round_of_a_cost_starts_both_arms_anew(
+    prepared: Any, outcome: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes for all rounds: one of them may have its threads on one core all along, which looks like a cost."""
+    started: list[str] = []
+    worker = CheckContext.worker
+
+    def counted(self: CheckContext, arm: Any = None) -> Any:
+        started.append(arm or self.arm)
+        return worker(self, arm)
+
+    monkeypatch.setattr(CheckContext, "worker", counted)
+    outcome(prepared(COST))
+    assert started == ["candidate", "baseline", "baseline", "candidate"] * 2
 
 
 def test_logits_that_change_from_call_to_call_fail_a_cost(prepared: Any, outcome: Any) -> None:

@@ -101,6 +101,16 @@ def conversation(**changes: Any) -> dict[str, Any]:
     return {"conversations": conversations, "exchanges": [row(name, text) for name, text in answers.items()]}
 
 
+@pytest.mark.parametrize(
+    "bounds", [[0], [0, 1, 2], [1, 0], [-1, 1], [False, True], [0, 1.0], ["0", "1"], [None, 1], []]
+)
+def test_bounds_of_the_cache_that_are_none_are_no_evidence(bounds: list[Any]) -> None:
+    facts = conversation()
+    facts["conversations"][0]["cached_first"] = bounds
+    with pytest.raises(EvidenceError, match="no bounds of what the cache may give"):
+        judged(RECALL, **facts)
+
+
 def test_served_recall_passes_where_every_code_came_back() -> None:
     outcome = judged(RECALL, **conversation())
     assert (outcome.status, outcome.inputs["recalled"]) == ("PASS", 4), outcome.reason
@@ -151,7 +161,7 @@ def test_a_conversation_that_is_missing_is_no_evidence() -> None:
         judged(RECALL, **facts | {"exchanges": [facts["exchanges"][0]] * 4})
 
 
-@pytest.mark.parametrize("change", [{"codes": []}, {"cached_first": []}, {"cached_first": [None, 1]}])
+@pytest.mark.parametrize("change", [{"codes": []}, {"codes": ["red", "oak", "dog"]}])
 def test_facts_of_another_shape_are_no_evidence(change: dict[str, Any]) -> None:
     facts = conversation()
     facts["conversations"][0] |= change
@@ -218,11 +228,25 @@ def test_a_context_that_fills_passes() -> None:
         ({"whole": row("whole", body(tokens=(1,), prompt_n=62))}, "1 tokens were generated, expected 2"),
         ({"over": row("over", body(), 200)}, "a prompt of 65 tokens got status 200, expected a refusal"),
         ({"health_status": 0}, "the server does not answer any more"),
+        ({"lowest_available_mib": 511}, "511 MiB of memory were available, and the floor is 512 MiB"),
     ],
 )
 def test_capacity_names_what_went_wrong(changes: dict[str, Any], words: str) -> None:
     outcome = judged(CAPACITY, **filled(**changes))
     assert (outcome.status, words in outcome.reason) == ("FAIL", True), outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"was_stopped": "no"}, "left no was_stopped"),
+        ({"was_stopped": True}, "stopped at its floor of 512 MiB, and 900 MiB were available"),
+        ({"context_tokens": 32}, "filled a context of 32 tokens, expected 64"),
+    ],
+)
+def test_capacity_that_contradicts_itself_is_no_evidence(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(EvidenceError, match=words):
+        judged(CAPACITY, **filled(**changes))
 
 
 # ---------------------------------------------------------------------- stored reference

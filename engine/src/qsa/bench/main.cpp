@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "outlet.h"
 #include "qsa/qsa.h"
 
 namespace {
@@ -141,14 +142,14 @@ int print_steps() {
 int main(int argc, char** argv) {
     int n_repeats = 101;
     for (int i = 1; i < argc; ++i) {
-        if (std::strcmp(argv[i], "--steps") == 0) return print_steps();
+        if (std::strcmp(argv[i], "--steps") == 0) return assay::written("qsa_bench", print_steps());
         if (std::strcmp(argv[i], "--repeats") == 0 && i + 1 < argc && std::atoi(argv[i + 1]) > 0) {
             n_repeats = std::atoi(argv[++i]);
             continue;
         }
         const bool is_help = std::strcmp(argv[i], "--help") == 0;
         std::fputs(kUsage, is_help ? stdout : stderr);
-        return is_help ? 0 : 2;
+        return is_help ? assay::written("qsa_bench", 0) : 2;
     }
-    return print_times(n_repeats);
+    return assay::written("qsa_bench", print_times(n_repeats));
 }

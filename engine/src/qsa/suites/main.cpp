@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "json_text.h"
+#include "outlet.h"
 #include "qsa/suites/fixture.h"
 
 namespace {
@@ -74,10 +75,10 @@ int print_routes() {
 int main(int argc, char** argv) {
     std::vector<Known> wanted;
     for (int i = 1; i < argc; ++i) {
-        if (std::strcmp(argv[i], "--routes") == 0) return print_routes();
+        if (std::strcmp(argv[i], "--routes") == 0) return assay::written("qsa_suites", print_routes());
         if (std::strcmp(argv[i], "--help") == 0) {
             std::fputs(kUsage, stdout);
-            return 0;
+            return assay::written("qsa_suites", 0);
         }
         const size_t before = wanted.size();
         for (const Known& known : kSuites) {
@@ -103,5 +104,5 @@ int main(int argc, char** argv) {
     json.field("passed", is_passed);
     json.close('}');
     std::printf("%s\n", json.text().c_str());
-    return is_passed ? 0 : 1;
+    return assay::written("qsa_suites", is_passed ? 0 : 1);
 }
