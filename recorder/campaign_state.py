@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 from protocols.canonical import JsonValue
 from protocols.errors import EvidenceError, UsageError
@@ -12,6 +13,8 @@ from recorder.archive import is_safe_name
 from recorder.ledger import Entry
 
 SealedState = Literal["COMPLETE", "PARTIAL", "INVALID"]
+_SUFFIX: Final = re.compile(r"-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
+"""What follows the protocol's id in the name of a campaign."""
 STATES: tuple[SealedState, ...] = ("COMPLETE", "PARTIAL", "INVALID")
 
 
@@ -138,6 +141,8 @@ def _sort_in(state: CampaignState, entry: Entry, where: str) -> None:
 def resolve_campaign(campaigns: Mapping[str, CampaignState], text: str) -> str:
     """Return the campaign that ``latest``, a full name or a unique beginning of one means.
 
+    A beginning that is a whole protocol id means that protocol's campaigns alone: `release` is not `release-full`.
+
     Raises `UsageError` where there is none or more than one.
     """
     names = list(campaigns)
@@ -147,7 +152,8 @@ def resolve_campaign(campaigns: Mapping[str, CampaignState], text: str) -> str:
         return names[-1]
     if text in campaigns:
         return text
-    found = [name for name in names if name.startswith(text)]
+    of_protocol = [name for name in names if name.startswith(text) and _SUFFIX.fullmatch(name.removeprefix(text))]
+    found = of_protocol or [name for name in names if name.startswith(text)]
     if len(found) == 1:
         return found[0]
     if not found:

@@ -55,6 +55,24 @@ def test_an_order_that_cannot_be_is_refused(entries, word: str):
         read_campaigns(entries)
 
 
+def test_a_whole_protocol_id_means_that_protocol_alone():
+    names = (
+        "release-general-only-20261130T164002Z-5296ed",
+        "release-20261130T164002Z-0a1b2c",
+        "release-full-20261130T164832Z-a25990",
+    )
+    campaigns = {name: read_campaigns([LOCKED])["c"] for name in names}
+    assert resolve_campaign(campaigns, "release") == names[1]
+    assert resolve_campaign(campaigns, "release-f") == names[2]
+    with pytest.raises(UsageError, match="can mean 3"):
+        resolve_campaign(campaigns, "releas")
+    again = campaigns | {"release-20261130T174002Z-0a1b2d": campaigns[names[1]]}
+    with pytest.raises(
+        UsageError, match="can mean 2 campaigns: release-20261130T164002Z-0a1b2c, release-20261130T174002Z-0a1b2d"
+    ):
+        resolve_campaign(again, "release")
+
+
 def test_names_are_resolved_only_where_they_mean_one_campaign():
     campaigns = {name: read_campaigns([LOCKED])["c"] for name in ("pair-1-a", "pair-1-b", "solo")}
     assert resolve_campaign(campaigns, "latest") == "solo"
