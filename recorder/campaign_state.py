@@ -14,7 +14,6 @@ from recorder.ledger import Entry
 
 SealedState = Literal["COMPLETE", "PARTIAL", "INVALID"]
 _SUFFIX: Final = re.compile(r"-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
-"""What follows the protocol's id in the name of a campaign."""
 STATES: tuple[SealedState, ...] = ("COMPLETE", "PARTIAL", "INVALID")
 
 
@@ -136,6 +135,11 @@ def _sort_in(state: CampaignState, entry: Entry, where: str) -> None:
         state.reports.append(entry)
     else:
         state.others.append(entry)
+
+
+def name_campaign(protocol_id: str, locked_utc: str, draw: bytes) -> str:
+    """Return the name of a campaign: its protocol's id, when it was locked (compact), and three random bytes."""
+    return f"{protocol_id}-{locked_utc}-{draw.hex()}"
 
 
 def resolve_campaign(campaigns: Mapping[str, CampaignState], text: str) -> str:

@@ -28,7 +28,7 @@ from protocols.measurements import CampaignMeasurements
 from protocols.start_failures import LoadEnding, arms_that_do_not_start
 from recorder.blobs import SALT_BYTES, BlobStore, salted
 from recorder.campaign import CampaignRecorder
-from recorder.campaign_state import CampaignState, LoadEntries, read_campaigns, resolve_campaign
+from recorder.campaign_state import CampaignState, LoadEntries, name_campaign, read_campaigns, resolve_campaign
 from recorder.clock import Clock, SystemClock, compact_utc
 from recorder.db import Database
 from recorder.files import Files, host_errors
@@ -183,7 +183,7 @@ class Store:
         for name, text in texts.items():
             if journal.secrets.text(text[SALT_BYTES:]) != text[SALT_BYTES:]:
                 raise EvidenceError(f"the text {name} holds a secret", hint="make it with salted_text")
-        campaign_id = f"{locked.protocol_id}-{compact_utc(journal.clock.utc_ns())}-{os.urandom(3).hex()}"
+        campaign_id = name_campaign(locked.protocol_id, compact_utc(journal.clock.utc_ns()), os.urandom(3))
         blobs = [
             journal.store_blob("lock.json", "lock", lock),
             journal.store_blob("protocol.yaml", "protocol", protocol),

@@ -12,7 +12,7 @@ from typing import Literal
 
 from protocols.breaks import NEXT_STEP
 from protocols.checks.served_recall import ServedRecallCheck
-from protocols.engine_schema import OpenAIEngine
+from protocols.engine_schema import BundledEngine, FolderEngine
 from protocols.measurements import ARMS
 from protocols.plain_text import one_line
 from protocols.plan import POWER, Noise, minimal_detectable_loss
@@ -232,14 +232,23 @@ def not_measured(facts: Facts) -> tuple[str, ...]:
 
 
 def untouched(facts: Facts) -> str:
-    """Return what no row of the campaign has touched, in short: what a reader might take for tested."""
+    """Return what no row of the campaign has touched, in short: what a reader might take for tested.
+
+    A GPU is named only where we know that none took part: other servers take arguments of their own for it.
+    """
     protocol = facts.protocol
     settings = [protocol.settings_of(arm) for arm in ARMS]
-    endpoints = any(isinstance(protocol.arm(arm).engine, OpenAIEngine) for arm in ARMS)
-    context = max(one.context_tokens for one in settings)
-    parts = ["other hosts", "other models", f"contexts above {context:,} tokens"]
-    if not endpoints and not any(one.gpu_layers for one in settings):
-        parts.append("a GPU")
+    sizes = [one.context_tokens for one in settings]
+    for check in protocol.checks:
+        sizes += getattr(check, "depths", ())
+        sizes += [getattr(check, name, None) or 0 for name in ("context_tokens", "distance_tokens", "depth_tokens")]
+    parts = ["other hosts", "other models", f"contexts above {max(sizes):,} tokens"]
+    ours = all(isinstance(protocol.arm(arm).engine, BundledEngine | FolderEngine) for arm in ARMS)
+    on_gpu = any(one.gpu_layers for one in settings) or any(
+        getattr(c, "on_accelerator", False) for c in protocol.checks
+    )
+    if ours and not on_gpu:
+        parts.append("the engine on a GPU")
     return f"Outside the scope, and not tested: {', '.join(parts)}."
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from protocols.checks.capacity import CapacityCheck
+from protocols.engine_schema import LlamaServerEngine
 from protocols.results import GateStatus
 from protocols.schema import Arm
 from reports.claims import claims_of, control_lines, explanation_lines, headline, limits_of, not_measured, untouched
@@ -274,7 +276,7 @@ def test_a_screen_that_passes_does_not_say_that_it_qualified_a_speed(passed: Fac
 
 
 def test_what_nothing_here_touched_is_said_in_one_line(passed: Facts) -> None:
-    whole = "Outside the scope, and not tested: other hosts, other models, contexts above 2,048 tokens, a GPU."
+    whole = "Outside the scope, and not tested: other hosts, other models, contexts above 2,048 tokens, the engine on a GPU."
     assert untouched(passed) == whole
     settings = passed.protocol.settings.model_copy(update={"gpu_layers": 99, "context_tokens": 262144})
     on_gpu = replace(passed, protocol=passed.protocol.model_copy(update={"settings": settings}))
@@ -282,3 +284,13 @@ def test_what_nothing_here_touched_is_said_in_one_line(passed: Facts) -> None:
         untouched(on_gpu)
         == "Outside the scope, and not tested: other hosts, other models, contexts above 262,144 tokens."
     )
+    server = LlamaServerEngine(kind="llama-server", path="llama-server", arguments=("-ngl", "99"))
+    arm = passed.protocol.arms.candidate.model_copy(update={"engine": server})
+    arms = passed.protocol.arms.model_copy(update={"candidate": arm})
+    other = replace(passed, protocol=passed.protocol.model_copy(update={"arms": arms}))
+    assert (
+        untouched(other) == "Outside the scope, and not tested: other hosts, other models, contexts above 2,048 tokens."
+    )
+    deep = CapacityCheck(kind="capacity", id="full", context_tokens=8192)
+    deeper = replace(passed, protocol=passed.protocol.model_copy(update={"checks": (deep,)}))
+    assert "contexts above 8,192 tokens, the engine on a GPU." in untouched(deeper)
